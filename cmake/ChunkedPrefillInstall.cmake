@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+# Installs the library, its headers and the CMake package ChunkedPrefill.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ChunkedPrefill)
+
+install(TARGETS chunked_prefill EXPORT ChunkedPrefillTargets FILE_SET HEADERS)
+install(EXPORT ChunkedPrefillTargets NAMESPACE ChunkedPrefill:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/ChunkedPrefillConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/ChunkedPrefillConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/ChunkedPrefillConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/ChunkedPrefillConfig.cmake
+  ${PROJECT_BINARY_DIR}/ChunkedPrefillConfigVersion.cmake
+  cmake/ChunkedPrefillKokkos.cmake
+  DESTINATION ${package_dir})

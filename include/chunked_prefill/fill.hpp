@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/impl/instantiations.hpp>
+#include <chunked_prefill/metadata.hpp>
+#include <chunked_prefill/paged_prefix.hpp>
+#include <chunked_prefill/plan.hpp>
+
+namespace chunked_prefill {
+
+/// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
+///
+/// Asynchronous with respect to `space`: enqueues two kernels, whatever the batch and the number of
+/// loops (none without loops), and returns. Fences nothing and copies nothing; allocates only when
+/// `metadata` must grow. Two kernels because every slot needs the sums over its loop and over the
+/// loops before it, which are known when the whole chunk table is.
+///
+/// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
+///
+/// \param plan of the host's copy of the same lengths.
+/// \param prefix the batch's lengths and pages, in memory that `space` can reach; must stay alive
+///   and unchanged until the kernels have run.
+/// \throws InvalidArgument, before anything is enqueued or written, naming: `prefix_lens` or
+///   `req_pool_indices` when their extents are not the plan's batch size; `page_size` outside [1,
+///   INT32_MAX]; `req_to_page` when the pages of a row are not side by side or the longest prefix
+///   needs more pages than a row has; `num_pages` when slots would not fit `Slot`; a buffer of the
+///   engine's that is too small.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace>
+void fill(const Space& space, const ChunkPlan& plan,
+          const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+          ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
+  static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
+                "the execution space cannot reach the memory of prefix or metadata");
+  impl::check_prefix(plan, prefix);
+  impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+  metadata.resize(plan);
+  if (plan.chunked_loop_num() == 0) return;
+
+  const auto chunks = metadata.chunks();
+  impl::launch(space, impl::ChunkRows<Length>{
+                          .prefix_lens = prefix.prefix_lens.data(),
+                          .batch_size = plan.batch_size(),
+                          .chunked_loop_num = plan.chunked_loop_num(),
+                          .chunk_len = plan.chunk_len(),
+                          .max_prefix_len = plan.max_prefix_len(),
+                          .total_tokens = plan.total_tokens(),
+                          .starts = chunks.starts.data(),
+                          .ends = chunks.ends.data(),
+                          .len_in_chunk = chunks.len_in_chunk.data(),
+                          .cum_seq_lens = chunks.cum_seq_lens.data(),
+                          .offsets = metadata.offsets().data(),
+                      });
+  impl::launch(space, impl::KvIndices<RequestIndex, Slot>{
+                          .req_to_page = prefix.req_to_page.data(),
+                          .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
+                          .req_pool_indices = prefix.req_pool_indices.data(),
+                          .batch_size = plan.batch_size(),
+                          .chunked_loop_num = plan.chunked_loop_num(),
+                          .starts = chunks.starts.data(),
+                          .cum_seq_lens = chunks.cum_seq_lens.data(),
+                          .offsets = metadata.offsets().data(),
+                          .page_size = impl::Divisor(static_cast<std::int32_t>(prefix.page_size)),
+                          .chunk_kv_indices = metadata.chunk_kv_indices().data(),
+                          .total_tokens = plan.total_tokens(),
+                      });
+}
+
+}  // namespace chunked_prefill

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <chunked_prefill/chunks.hpp>
+#include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/plan.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace chunked_prefill {
+
+/// Elements of each device array of a build.
+struct MetadataSizes {
+  std::size_t starts = 0;            ///< also of `ends` and `len_in_chunk`; int32
+  std::size_t cum_seq_lens = 0;      ///< int32
+  std::size_t offsets = 0;           ///< int64
+  std::size_t chunk_kv_indices = 0;  ///< slots, int32 or int64
+  friend bool operator==(const MetadataSizes&, const MetadataSizes&) = default;
+};
+
+/// Sizes for every batch up to these bounds.
+[[nodiscard]] MetadataSizes required_sizes(std::int64_t batch_size, std::int64_t chunked_loop_num,
+                                           std::int64_t total_tokens);
+/// Sizes for exactly this plan.
+[[nodiscard]] MetadataSizes required_sizes(const ChunkPlan& plan);
+
+/// The device memory of a build, flat. An engine fills this in with Views over memory of its own;
+/// each array must be at least as large as `required_sizes` says, and none may overlap another.
+template <class MemorySpace, Index Slot = std::int32_t>
+struct MetadataBuffers {
+  Array1D<std::int32_t, MemorySpace> starts;
+  Array1D<std::int32_t, MemorySpace> ends;
+  Array1D<std::int32_t, MemorySpace> len_in_chunk;
+  Array1D<std::int32_t, MemorySpace> cum_seq_lens;
+  Array1D<std::int64_t, MemorySpace> offsets;
+  Array1D<Slot, MemorySpace> chunk_kv_indices;
+};
+
+/// What a prefill step hands to attention: the chunk table and the cache slots of every loop, on
+/// the device, in buffers that are kept from step to step.
+///
+/// The Views that the accessors return alias the buffers: they are valid until the next `fill` or
+/// `reserve` on the same object, and hold what `fill` wrote once its execution space has run it.
+/// Not safe for use by several host threads at once; use one object a thread.
+template <class MemorySpace, Index Slot = std::int32_t>
+class ChunkedPrefillMetadata {
+ public:
+  using memory_space = MemorySpace;
+  using slot_type = Slot;
+
+  /// Owns its buffers, which start empty and grow when a batch needs more than they hold. Growing
+  /// allocates and may wait for the device; `reserve` does it ahead of time.
+  ChunkedPrefillMetadata() = default;
+
+  /// Writes into an engine's buffers and never allocates: a batch that does not fit is refused.
+  explicit ChunkedPrefillMetadata(MetadataBuffers<MemorySpace, Slot> buffers)
+      : m_buffers(std::move(buffers)), m_fixed(true) {}
+
+  /// Makes room for every batch up to `sizes`.
+  /// \throws InvalidArgument naming the buffer, when the buffers are an engine's and too small.
+  void reserve(const MetadataSizes& sizes) {
+    if (m_fixed) {
+      impl::check_at_least("buffers.starts", m_buffers.starts.extent(0), sizes.starts);
+      impl::check_at_least("buffers.ends", m_buffers.ends.extent(0), sizes.starts);
+      impl::check_at_least("buffers.len_in_chunk", m_buffers.len_in_chunk.extent(0), sizes.starts);
+      impl::check_at_least("buffers.cum_seq_lens", m_buffers.cum_seq_lens.extent(0),
+                           sizes.cum_seq_lens);
+      impl::check_at_least("buffers.offsets", m_buffers.offsets.extent(0), sizes.offsets);
+      impl::check_at_least("buffers.chunk_kv_indices", m_buffers.chunk_kv_indices.extent(0),
+                           sizes.chunk_kv_indices);
+      return;
+    }
+    grow(m_buffers.starts, "chunked_prefill::starts", sizes.starts);
+    grow(m_buffers.ends, "chunked_prefill::ends", sizes.starts);
+    grow(m_buffers.len_in_chunk, "chunked_prefill::len_in_chunk", sizes.starts);
+    grow(m_buffers.cum_seq_lens, "chunked_prefill::cum_seq_lens", sizes.cum_seq_lens);
+    grow(m_buffers.offsets, "chunked_prefill::offsets", sizes.offsets);
+    grow(m_buffers.chunk_kv_indices, "chunked_prefill::chunk_kv_indices", sizes.chunk_kv_indices);
+  }
+
+  /// Takes the shape of `plan`, growing where needed; `fill` calls it. The contents are undefined
+  /// until the kernels of `fill` have written them.
+  void resize(const ChunkPlan& plan) {
+    reserve(required_sizes(plan));
+    m_offsets.assign(plan.offsets().begin(), plan.offsets().end());
+    m_batch_size = plan.batch_size();
+  }
+
+  [[nodiscard]] std::int32_t chunked_loop_num() const {
+    return static_cast<std::int32_t>(m_offsets.size()) - 1;
+  }
+  [[nodiscard]] std::int32_t batch_size() const { return m_batch_size; }
+
+  /// The chunk table, (chunked_loop_num, batch_size [+ 1]).
+  [[nodiscard]] Chunks<MemorySpace> chunks() const {
+    return {.starts = table(m_buffers.starts, m_batch_size),
+            .ends = table(m_buffers.ends, m_batch_size),
+            .len_in_chunk = table(m_buffers.len_in_chunk, m_batch_size),
+            .cum_seq_lens = table(m_buffers.cum_seq_lens, m_batch_size + 1)};
+  }
+  /// (batch_size) tokens of each sequence in loop `loop`.
+  [[nodiscard]] Array1D<std::int32_t, MemorySpace> len_in_chunk(std::int32_t loop) const {
+    return row(m_buffers.len_in_chunk, loop, m_batch_size);
+  }
+  /// (batch_size + 1) cumulative lengths of loop `loop`, as variable-length attention takes them.
+  [[nodiscard]] Array1D<std::int32_t, MemorySpace> cum_seq_lens(std::int32_t loop) const {
+    return row(m_buffers.cum_seq_lens, loop, m_batch_size + 1);
+  }
+  /// Cache slots of loop `loop`: sequence after sequence, `cum_seq_lens(loop)` says where each
+  /// begins. A part of `chunk_kv_indices()`.
+  [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices(std::int32_t loop) const {
+    return Array1D<Slot, MemorySpace>(
+        m_buffers.chunk_kv_indices.data() + m_offsets[loop],
+        static_cast<std::size_t>(m_offsets[loop + 1] - m_offsets[loop]));
+  }
+  /// (total_tokens) cache slots of all loops, loop after loop.
+  [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices() const {
+    return Array1D<Slot, MemorySpace>(m_buffers.chunk_kv_indices.data(),
+                                      static_cast<std::size_t>(m_offsets.back()));
+  }
+  /// `chunk_kv_indices(loop)` of every loop.
+  [[nodiscard]] std::vector<Array1D<Slot, MemorySpace>> chunk_kv_indices_list() const {
+    std::vector<Array1D<Slot, MemorySpace>> list;
+    list.reserve(static_cast<std::size_t>(chunked_loop_num()));
+    for (std::int32_t loop = 0; loop < chunked_loop_num(); ++loop) {
+      list.push_back(chunk_kv_indices(loop));
+    }
+    return list;
+  }
+  /// (chunked_loop_num + 1) where each loop begins in `chunk_kv_indices()`, on the device; empty
+  /// when there are no loops. The host's copy is `ChunkPlan::offsets`.
+  [[nodiscard]] Array1D<std::int64_t, MemorySpace> offsets() const {
+    return Array1D<std::int64_t, MemorySpace>(m_buffers.offsets.data(),
+                                              m_offsets.size() > 1 ? m_offsets.size() : 0);
+  }
+
+ private:
+  template <class T>
+  static void grow(Array1D<T, MemorySpace>& buffer, const char* label, std::size_t size) {
+    const std::size_t held = buffer.extent(0);
+    if (held >= size) return;
+    buffer = {};  // released first, so that old and new are never held together
+    // Half as much again, so that slowly growing batches do not allocate at every step.
+    buffer =
+        Array1D<T, MemorySpace>(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
+                                std::max(size, held + held / 2));
+  }
+  template <class T>
+  [[nodiscard]] Array2D<T, MemorySpace> table(const Array1D<T, MemorySpace>& buffer,
+                                              std::int32_t columns) const {
+    return Array2D<T, MemorySpace>(buffer.data(), static_cast<std::size_t>(chunked_loop_num()),
+                                   static_cast<std::size_t>(columns));
+  }
+  template <class T>
+  [[nodiscard]] Array1D<T, MemorySpace> row(const Array1D<T, MemorySpace>& buffer,
+                                            std::int32_t loop, std::int32_t columns) const {
+    return Array1D<T, MemorySpace>(buffer.data() + std::ptrdiff_t{loop} * columns,
+                                   static_cast<std::size_t>(columns));
+  }
+
+  MetadataBuffers<MemorySpace, Slot> m_buffers;
+  bool m_fixed = false;  ///< the buffers are an engine's
+  std::int32_t m_batch_size = 0;
+  std::vector<std::int64_t> m_offsets = {0};
+};
+
+}  // namespace chunked_prefill

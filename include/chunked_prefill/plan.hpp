@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace chunked_prefill {
+
+/// What decides the cuts, beside the prefix lengths.
+struct PlanOptions {
+  /// Tokens that all chunks of one loop may hold together; `get_max_chunk_capacity` computes it
+  /// from an engine's settings. At least the batch size, at most INT32_MAX.
+  std::int64_t chunk_capacity = 32768;
+};
+
+/// Half-open range of sequences, by their index in the batch.
+struct SeqRange {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  friend bool operator==(const SeqRange&, const SeqRange&) = default;
+};
+
+/// How a batch's cached prefixes are walked, as plain host data: the numbers that engines need on
+/// the host to launch kernels, and all that `fill` needs to size and write the device's side.
+///
+/// Example: prefix_lens {0, 300, 0, 64} with chunk_capacity 1024 gives chunk_len 256 and two loops:
+///
+///     loop  tokens  max_chunk_len  seq_range  non_empty_seqs  has_empty_seq
+///        0     320            256     [1, 4)               2           true
+///        1      44             44     [1, 2)               1           true
+class ChunkPlan {
+ public:
+  [[nodiscard]] std::int32_t batch_size() const { return m_batch_size; }
+  /// Tokens one loop may hold, as asked for.
+  [[nodiscard]] std::int64_t chunk_capacity() const { return m_chunk_capacity; }
+  /// Tokens one sequence gives to one loop at most: `chunk_capacity / batch_size`; 0 for an empty
+  /// batch.
+  [[nodiscard]] std::int32_t chunk_len() const { return m_chunk_len; }
+  /// Number of loops; 0 when no sequence has a cached prefix.
+  [[nodiscard]] std::int32_t chunked_loop_num() const {
+    return static_cast<std::int32_t>(m_tokens_per_loop.size());
+  }
+  /// Tokens of all loops together: the sum of the prefix lengths.
+  [[nodiscard]] std::int64_t total_tokens() const { return m_offsets.back(); }
+  /// Longest prefix of the batch, in tokens, and the first sequence that has it.
+  [[nodiscard]] std::int32_t max_prefix_len() const { return m_max_prefix_len; }
+  [[nodiscard]] std::int32_t longest_sequence() const { return m_longest_sequence; }
+
+  /// Tokens of loop `loop`, over all sequences.
+  [[nodiscard]] std::int64_t tokens(std::int32_t loop) const { return m_tokens_per_loop[loop]; }
+  /// Where loop `loop` begins in the flat `chunk_kv_indices`; also valid one past the last loop.
+  [[nodiscard]] std::int64_t offset(std::int32_t loop) const { return m_offsets[loop]; }
+  /// Tokens of the longest sequence chunk in loop `loop`.
+  [[nodiscard]] std::int32_t max_chunk_len(std::int32_t loop) const {
+    return m_max_chunk_len_per_loop[loop];
+  }
+  /// The shortest range that holds every sequence with a token in loop `loop`.
+  [[nodiscard]] SeqRange seq_range(std::int32_t loop) const {
+    return {m_seq_begin_per_loop[loop], m_seq_end_per_loop[loop]};
+  }
+  /// How many sequences have a token in loop `loop`.
+  [[nodiscard]] std::int32_t non_empty_seqs(std::int32_t loop) const {
+    return m_non_empty_seqs_per_loop[loop];
+  }
+  /// Whether some sequence of the batch has no token in loop `loop`, so that attention needs a
+  /// mask.
+  [[nodiscard]] bool has_empty_seq(std::int32_t loop) const {
+    return m_non_empty_seqs_per_loop[loop] < m_batch_size;
+  }
+
+  /// The same, one element a loop (`offsets`: one more).
+  [[nodiscard]] std::span<const std::int64_t> tokens_per_loop() const { return m_tokens_per_loop; }
+  [[nodiscard]] std::span<const std::int64_t> offsets() const { return m_offsets; }
+  [[nodiscard]] std::span<const std::int32_t> max_chunk_len_per_loop() const {
+    return m_max_chunk_len_per_loop;
+  }
+  [[nodiscard]] std::span<const std::int32_t> seq_begin_per_loop() const {
+    return m_seq_begin_per_loop;
+  }
+  [[nodiscard]] std::span<const std::int32_t> seq_end_per_loop() const {
+    return m_seq_end_per_loop;
+  }
+  [[nodiscard]] std::span<const std::int32_t> non_empty_seqs_per_loop() const {
+    return m_non_empty_seqs_per_loop;
+  }
+
+ private:
+  friend class Planner;
+
+  std::int32_t m_batch_size = 0;
+  std::int64_t m_chunk_capacity = 0;
+  std::int32_t m_chunk_len = 0;
+  std::int32_t m_max_prefix_len = 0;
+  std::int32_t m_longest_sequence = 0;
+  std::vector<std::int64_t> m_tokens_per_loop;
+  std::vector<std::int64_t> m_offsets = {0};
+  std::vector<std::int32_t> m_max_chunk_len_per_loop;
+  std::vector<std::int32_t> m_seq_begin_per_loop;
+  std::vector<std::int32_t> m_seq_end_per_loop;
+  std::vector<std::int32_t> m_non_empty_seqs_per_loop;
+};
+
+/// Splits each sequence's cached prefix equally: loop `c` covers the positions
+/// `[c * chunk_len, (c + 1) * chunk_len)` of every sequence, `chunk_len = chunk_capacity /
+/// batch_size`, as many loops as the longest prefix needs.
+///
+/// Pure host arithmetic, O(batch_size + chunked_loop_num); needs no initialised Kokkos.
+///
+/// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
+/// \throws InvalidArgument naming `chunk_capacity` when it is not positive, beyond INT32_MAX or
+/// less
+///   than the batch size; naming `prefix_lens[i]` when an element is negative or beyond INT32_MAX.
+[[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
+                                    const PlanOptions& options = {});
+[[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens,
+                                    const PlanOptions& options = {});
+
+/// The same into an existing plan, which keeps its memory: no allocation once it is warm.
+/// When this throws, `plan` is as it was.
+void plan_chunks(std::span<const std::int32_t> prefix_lens, const PlanOptions& options,
+                 ChunkPlan& plan);
+void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& options,
+                 ChunkPlan& plan);
+
+}  // namespace chunked_prefill
