@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <chunked_prefill/chunked_prefill.hpp>
+#include <cstdint>
+#include <random>
+#include <ranges>
+#include <string>
+#include <vector>
+
+namespace test {
+
+namespace cp = chunked_prefill;
+
+template <class T>
+using Rows = std::vector<std::vector<T>>;
+
+/// A prefill step's input on the host.
+struct Batch {
+  std::vector<std::int32_t> prefix_lens;
+  std::int64_t chunk_capacity = 0;
+  std::int64_t page_size = 0;
+  Rows<std::int32_t> req_to_page;
+  std::vector<std::int32_t> req_pool_indices;
+};
+
+/// A build's output on the host, in the terms of the golden vectors.
+struct Result {
+  Rows<std::int32_t> starts, ends, len_in_chunk, cum_seq_lens;
+  std::vector<std::int32_t> max_chunk_len_per_loop;
+  Rows<std::int64_t> chunk_kv_indices;
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+/// Sequence `i` on row `batch_size - 1 - i` of a table of distinct page ids that no position
+/// predicts; a few rows and columns more than needed.
+inline void make_page_table(Batch& batch, std::mt19937& random) {
+  const auto batch_size = batch.prefix_lens.size();
+  const auto longest = batch.prefix_lens.empty() ? 0 : *std::ranges::max_element(batch.prefix_lens);
+  const auto width =
+      static_cast<std::size_t>((longest + batch.page_size - 1) / batch.page_size + 2);
+  const auto height = batch_size + 3;
+  std::vector<std::int32_t> pages(width * height);
+  for (std::size_t k = 0; k < pages.size(); ++k) pages[k] = static_cast<std::int32_t>(k);
+  std::ranges::shuffle(pages, random);
+  batch.req_to_page.assign(height, {});
+  for (std::size_t r = 0; r < height; ++r) {
+    batch.req_to_page[r].assign(pages.begin() + static_cast<std::ptrdiff_t>(r * width),
+                                pages.begin() + static_cast<std::ptrdiff_t>((r + 1) * width));
+  }
+  batch.req_pool_indices.resize(batch_size);
+  for (std::size_t i = 0; i < batch_size; ++i) {
+    batch.req_pool_indices[i] = static_cast<std::int32_t>(batch_size - 1 - i);
+  }
+}
+
+[[nodiscard]] inline Batch make_batch(std::vector<std::int32_t> prefix_lens,
+                                      std::int64_t chunk_capacity, std::int64_t page_size) {
+  Batch batch{.prefix_lens = std::move(prefix_lens),
+              .chunk_capacity = chunk_capacity,
+              .page_size = page_size,
+              .req_to_page = {},
+              .req_pool_indices = {}};
+  std::mt19937 random(2026);
+  make_page_table(batch, random);
+  return batch;
+}
+
+/// What a build must give, token by token from the definitions; shares no code with the library.
+[[nodiscard]] inline Result oracle(const Batch& batch) {
+  Result result;
+  const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
+  if (batch_size == 0) return result;
+  const std::int64_t chunk_len = batch.chunk_capacity / batch_size;
+  const std::int64_t longest = *std::ranges::max_element(batch.prefix_lens);
+  for (std::int64_t loop = 0; loop * chunk_len < longest; ++loop) {
+    std::vector<std::int32_t> starts, ends, lens, cum{0};
+    std::vector<std::int64_t> slots;
+    for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
+      const std::int64_t start = loop * chunk_len;
+      const std::int64_t end = std::min<std::int64_t>(batch.prefix_lens[i], start + chunk_len);
+      std::int32_t len = 0;
+      for (std::int64_t position = start; position < end; ++position) {
+        const auto& row = batch.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])];
+        const std::int64_t page = row[static_cast<std::size_t>(position / batch.page_size)];
+        slots.push_back(page * batch.page_size + position % batch.page_size);
+        ++len;
+      }
+      starts.push_back(static_cast<std::int32_t>(start));
+      ends.push_back(static_cast<std::int32_t>(end));
+      lens.push_back(len);
+      cum.push_back(cum.back() + len);
+    }
+    result.max_chunk_len_per_loop.push_back(*std::ranges::max_element(lens));
+    result.starts.push_back(starts);
+    result.ends.push_back(ends);
+    result.len_in_chunk.push_back(lens);
+    result.cum_seq_lens.push_back(cum);
+    result.chunk_kv_indices.push_back(slots);
+  }
+  return result;
+}
+
+/// Copies `values` into device memory of element type `T`.
+template <class T, class MemorySpace, class Value>
+[[nodiscard]] cp::Array1D<T, MemorySpace> to_device(const std::vector<Value>& values,
+                                                    const std::string& label = "test::values") {
+  cp::Array1D<T, MemorySpace> device(label, values.size());
+  const auto host = Kokkos::create_mirror_view(device);
+  for (std::size_t k = 0; k < values.size(); ++k) host(k) = static_cast<T>(values[k]);
+  Kokkos::deep_copy(device, host);
+  return device;
+}
+
+template <class View>
+[[nodiscard]] auto to_host(const View& device) {
+  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace{}, device);
+  return std::vector<typename View::non_const_value_type>(host.data(), host.data() + host.size());
+}
+
+template <class View>
+[[nodiscard]] auto to_host_rows(const View& device) {
+  const auto flat = to_host(device);
+  Rows<typename View::non_const_value_type> rows;
+  const auto columns = static_cast<std::ptrdiff_t>(device.extent(1));
+  for (std::size_t r = 0; r < device.extent(0); ++r) {
+    const auto first = flat.begin() + static_cast<std::ptrdiff_t>(r) * columns;
+    rows.emplace_back(first, first + columns);
+  }
+  return rows;
+}
+
+/// A batch in device memory, its page table with `spare` elements of junk between rows.
+template <class MemorySpace, class Length = std::int32_t, class RequestIndex = std::int32_t>
+struct DeviceBatch {
+  explicit DeviceBatch(const Batch& batch, std::size_t spare = 0)
+      : prefix_lens(to_device<Length, MemorySpace>(batch.prefix_lens)),
+        req_pool_indices(to_device<RequestIndex, MemorySpace>(batch.req_pool_indices)),
+        rows(batch.req_to_page.size()),
+        width(rows == 0 ? 0 : batch.req_to_page[0].size()),
+        row_stride(width + spare),
+        page_size(batch.page_size) {
+    std::vector<std::int32_t> flat;
+    for (const auto& row : batch.req_to_page) {
+      flat.insert(flat.end(), row.begin(), row.end());
+      flat.insert(flat.end(), spare, -12345678);
+    }
+    page_ids = to_device<std::int32_t, MemorySpace>(flat);
+  }
+
+  [[nodiscard]] cp::PagedPrefix<MemorySpace, Length, RequestIndex> prefix() const {
+    return {prefix_lens, cp::page_table<MemorySpace>(page_ids.data(), rows, width, row_stride),
+            req_pool_indices, page_size};
+  }
+
+  cp::Array1D<Length, MemorySpace> prefix_lens;
+  cp::Array1D<RequestIndex, MemorySpace> req_pool_indices;
+  cp::Array1D<std::int32_t, MemorySpace> page_ids;
+  std::size_t rows, width, row_stride;
+  std::int64_t page_size;
+};
+
+/// Reads back what `metadata` holds after `plan`.
+template <class MemorySpace, class Slot>
+[[nodiscard]] Result read_back(const cp::ChunkPlan& plan,
+                               const cp::ChunkedPrefillMetadata<MemorySpace, Slot>& metadata) {
+  const auto chunks = metadata.chunks();
+  Result result{.starts = to_host_rows(chunks.starts),
+                .ends = to_host_rows(chunks.ends),
+                .len_in_chunk = to_host_rows(chunks.len_in_chunk),
+                .cum_seq_lens = to_host_rows(chunks.cum_seq_lens),
+                .max_chunk_len_per_loop = {plan.max_chunk_len_per_loop().begin(),
+                                           plan.max_chunk_len_per_loop().end()},
+                .chunk_kv_indices = {}};
+  for (std::int32_t loop = 0; loop < metadata.chunked_loop_num(); ++loop) {
+    const auto slots = to_host(metadata.chunk_kv_indices(loop));
+    result.chunk_kv_indices.emplace_back(slots.begin(), slots.end());
+  }
+  return result;
+}
+
+/// Builds `batch` on `Space` and reads everything back.
+template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
+          class RequestIndex = std::int32_t>
+[[nodiscard]] Result build(const Batch& batch, std::size_t spare = 0) {
+  using MemorySpace = typename Space::memory_space;
+  const Space space;
+  const DeviceBatch<MemorySpace, Length, RequestIndex> device(batch, spare);
+  const cp::ChunkPlan plan =
+      cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
+  cp::fill(space, plan, device.prefix(), metadata);
+  space.fence();
+  return read_back(plan, metadata);
+}
+
+/// A batch drawn from `seed`: skewed and equal, zero and long prefixes, lengths around multiples of
+/// the page size and of the chunk, any page size.
+[[nodiscard]] inline Batch random_batch(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto draw = [&](std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  Batch batch;
+  constexpr std::int64_t page_sizes[] = {1, 2, 3, 7, 16, 31, 48, 64, 100, 128};
+  batch.page_size = page_sizes[draw(0, std::size(page_sizes) - 1)];
+  const std::int64_t batch_size = draw(0, 3) == 0 ? draw(1, 300) : draw(1, 9);
+  const std::int64_t chunk_len = draw(0, 2) == 0 ? draw(1, 3) : draw(1, 300);
+  batch.chunk_capacity = batch_size * chunk_len + draw(0, batch_size - 1);
+  const std::int64_t longest = std::min<std::int64_t>(draw(0, 2000), 200 * chunk_len);
+  for (std::int64_t i = 0; i < batch_size; ++i) {
+    std::int64_t length = 0;
+    switch (draw(0, 4)) {
+      case 0:
+        length = 0;
+        break;
+      case 1:
+        length = draw(0, longest);
+        break;
+      case 2:
+        length = draw(0, 20) * chunk_len + draw(-1, 1);
+        break;
+      case 3:
+        length = draw(0, 20) * batch.page_size + draw(-1, 1);
+        break;
+      default:
+        length = longest;
+        break;
+    }
+    batch.prefix_lens.push_back(
+        static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, longest)));
+  }
+  make_page_table(batch, random);
+  return batch;
+}
+
+}  // namespace test

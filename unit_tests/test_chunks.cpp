@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include "batch.hpp"
+#include "execution_spaces.hpp"
+
+namespace {
+
+namespace cp = chunked_prefill;
+using Rows = test::Rows<std::int32_t>;
+
+template <class Space>
+class Chunks : public ::testing::Test {};
+TYPED_TEST_SUITE(Chunks, test::ExecutionSpaces, test::SpaceName);
+
+template <class Space, class Length>
+void worked_by_hand() {
+  using MemorySpace = typename Space::memory_space;
+  const auto lens = test::to_device<Length, MemorySpace>(std::vector<std::int32_t>{0, 300, 0, 64});
+  const Space space;
+  const auto chunks = cp::chunking(space, lens, 2, 256);
+  space.fence();
+  EXPECT_EQ(chunks.chunked_loop_num(), 2);
+  EXPECT_EQ(chunks.batch_size(), 4);
+  EXPECT_EQ(test::to_host_rows(chunks.starts), (Rows{{0, 0, 0, 0}, {256, 256, 256, 256}}));
+  EXPECT_EQ(test::to_host_rows(chunks.ends), (Rows{{0, 256, 0, 64}, {0, 300, 0, 64}}));
+  EXPECT_EQ(test::to_host_rows(chunks.len_in_chunk), (Rows{{0, 256, 0, 64}, {0, 44, 0, 0}}));
+  EXPECT_EQ(test::to_host_rows(chunks.cum_seq_lens),
+            (Rows{{0, 0, 256, 256, 320}, {0, 0, 44, 44, 44}}));
+}
+
+TYPED_TEST(Chunks, WorkedByHand) {
+  worked_by_hand<TypeParam, std::int32_t>();
+  worked_by_hand<TypeParam, std::int64_t>();
+}
+
+// Rows are contiguous on every backend: row 1 through its pointer is row 1.
+template <class Space>
+void rows_are_contiguous() {
+  using MemorySpace = typename Space::memory_space;
+  const auto lens = test::to_device<std::int32_t, MemorySpace>(std::vector{5, 11, 7, 12});
+  const Space space;
+  const auto chunks = cp::chunking(space, lens, 3, 4);
+  space.fence();
+  const auto row = [](const auto& table, int r, std::size_t columns) {
+    return test::to_host(cp::Array1D<std::int32_t, MemorySpace>(&table(r, 0), columns));
+  };
+  EXPECT_EQ(row(chunks.len_in_chunk, 1, 4), (std::vector{1, 4, 3, 4}));
+  EXPECT_EQ(row(chunks.cum_seq_lens, 1, 5), (std::vector{0, 1, 5, 8, 12}));
+  EXPECT_TRUE(chunks.starts.span_is_contiguous());
+  EXPECT_EQ(chunks.cum_seq_lens.stride(0), 5u);
+  EXPECT_EQ(chunks.cum_seq_lens.stride(1), 1u);
+}
+
+TYPED_TEST(Chunks, RowsAreContiguous) { rows_are_contiguous<TypeParam>(); }
+
+TYPED_TEST(Chunks, NoSequencesOrNoLoops) {
+  const TypeParam space;
+  using MemorySpace = typename TypeParam::memory_space;
+  const cp::Array1D<std::int32_t, MemorySpace> nobody("test::nobody", 0);
+  const auto no_sequences = cp::chunking(space, nobody, 3, 4);
+  space.fence();
+  EXPECT_EQ(test::to_host_rows(no_sequences.cum_seq_lens), (Rows{{0}, {0}, {0}}));
+  const auto lens = test::to_device<std::int32_t, MemorySpace>(std::vector{5, 11});
+  EXPECT_EQ(cp::chunking(space, lens, 0, 4).chunked_loop_num(), 0);
+}
+
+// The host's twin equals the device's table element for element.
+TYPED_TEST(Chunks, HostTwin) {
+  using MemorySpace = typename TypeParam::memory_space;
+  for (std::uint32_t seed = 0; seed < 50; ++seed) {
+    const auto batch = test::random_batch(seed);
+    const TypeParam space;
+    const test::DeviceBatch<MemorySpace> device(batch);
+    cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+    const auto [chunks, slots, host] =
+        cp::get_chunks_paged(space, device.prefix(), batch.prefix_lens,
+                             {.chunk_capacity = batch.chunk_capacity}, metadata);
+    space.fence();
+    EXPECT_EQ(test::to_host_rows(chunks.starts), test::to_host_rows(host.starts));
+    EXPECT_EQ(test::to_host_rows(chunks.ends), test::to_host_rows(host.ends));
+    EXPECT_EQ(test::to_host_rows(chunks.len_in_chunk), test::to_host_rows(host.len_in_chunk));
+    EXPECT_EQ(test::to_host_rows(chunks.cum_seq_lens), test::to_host_rows(host.cum_seq_lens));
+    EXPECT_EQ(slots.size(), chunks.starts.extent(0));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include "batch.hpp"
+#include "execution_spaces.hpp"
+
+namespace {
+
+namespace cp = chunked_prefill;
+
+template <class Space>
+class KvIndices : public ::testing::Test {};
+TYPED_TEST_SUITE(KvIndices, test::ExecutionSpaces, test::SpaceName);
+
+// One loop from explicit starts and cumulative lengths: two sequences, pages of 4.
+//   sequence 0 on row 1, positions 2..8:   pages 7 | 3 | 9   -> 30 31 | 12 13 14 15 | 36
+//   sequence 1 on row 0, positions 5..6:   pages . | 5       -> 21 22
+template <class Space, class Slot, class RequestIndex>
+void one_loop_worked_by_hand() {
+  using MemorySpace = typename Space::memory_space;
+  const Space space;
+  const auto pages =
+      test::to_device<std::int32_t, MemorySpace>(std::vector{8, 5, -1, -1, 7, 3, 9, -1});
+  const auto requests = test::to_device<RequestIndex, MemorySpace>(std::vector{1, 0});
+  const auto starts = test::to_device<std::int32_t, MemorySpace>(std::vector{2, 5});
+  const auto cum = test::to_device<std::int32_t, MemorySpace>(std::vector{0, 7, 9});
+  const cp::Array1D<Slot, MemorySpace> slots("test::slots", 9);
+  cp::create_chunked_cache_kv_indices_paged(
+      space, cp::page_table<MemorySpace>(pages.data(), 2, 3, 4), requests, starts, cum, slots, 4);
+  space.fence();
+  EXPECT_EQ(test::to_host(slots), (std::vector<Slot>{30, 31, 12, 13, 14, 15, 36, 21, 22}));
+}
+
+TYPED_TEST(KvIndices, OneLoopWorkedByHand) {
+  one_loop_worked_by_hand<TypeParam, std::int32_t, std::int32_t>();
+  one_loop_worked_by_hand<TypeParam, std::int32_t, std::int64_t>();
+  one_loop_worked_by_hand<TypeParam, std::int64_t, std::int32_t>();
+  one_loop_worked_by_hand<TypeParam, std::int64_t, std::int64_t>();
+}
+
+// Any page size, odd ones and ones beyond every length included.
+TYPED_TEST(KvIndices, PageSizes) {
+  for (const std::int64_t page_size : {1, 2, 3, 5, 16, 33, 48, 64, 127, 128, 1000, 100000}) {
+    SCOPED_TRACE("page_size " + std::to_string(page_size));
+    const auto batch = test::make_batch({1000, 1, 0, 517, 64, 4096}, 1200, page_size);
+    EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
+  }
+}
+
+TYPED_TEST(KvIndices, DrawnBatches) {
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto batch = test::random_batch(seed);
+    const auto expected = test::oracle(batch);
+    ASSERT_EQ((test::build<TypeParam>(batch)), expected);
+    ASSERT_EQ((test::build<TypeParam, std::int64_t, std::int32_t, std::int64_t>(batch, 3)),
+              expected);
+  }
+}
+
+// Enough tokens for every thread of a GPU to write several times.
+TYPED_TEST(KvIndices, ManyTiles) {
+  std::vector<std::int32_t> lens(100, 3);
+  lens[7] = 1200000;
+  lens[93] = 2000001;
+  lens[94] = 0;
+  const auto batch = test::make_batch(lens, 100 * 65536, 64);
+  EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
+}
+
+// field: launch limits
+TYPED_TEST(KvIndices, LargeBatch) {
+  const auto batch = test::make_batch(std::vector<std::int32_t>(80000, 16), 1280000, 16);
+  const auto result = test::build<TypeParam>(batch);
+  EXPECT_EQ(result.cum_seq_lens.at(0).back(), 1280000);
+  EXPECT_EQ(result, test::oracle(batch));
+}
+
+// field: 32-bit product before widening. Page 33,554,431 of 64 tokens ends at slot 2^31 - 1.
+template <class Space, class Slot>
+std::vector<Slot> slots_of_page(std::int32_t page_id) {
+  using MemorySpace = typename Space::memory_space;
+  const test::Batch batch{.prefix_lens = {64},
+                          .chunk_capacity = 64,
+                          .page_size = 64,
+                          .req_to_page = {{page_id}},
+                          .req_pool_indices = {0}};
+  const test::DeviceBatch<MemorySpace> device(batch);
+  cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
+  const Space space;
+  cp::fill(space, cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64}), device.prefix(),
+           metadata);
+  space.fence();
+  return test::to_host(metadata.chunk_kv_indices());
+}
+
+TYPED_TEST(KvIndices, SlotsAroundTwoToThe31) {
+  EXPECT_EQ((slots_of_page<TypeParam, std::int32_t>(33554431).back()), 2147483647);
+  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(33554431).back()), 2147483647);
+  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(33554432).front()), 2147483648);
+  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(INT32_MAX).back()),
+            std::int64_t{INT32_MAX} * 64 + 63);
+}
+
+// Entries of a row past its prefix are never read: they may hold anything.
+TYPED_TEST(KvIndices, JunkPastThePrefix) {
+  auto batch = test::make_batch({65, 0, 128, 1}, 100, 64);
+  for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
+    auto& row = batch.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])];
+    for (std::size_t p = 0; p < row.size(); ++p) {
+      if (static_cast<std::int64_t>(p) * 64 >= batch.prefix_lens[i]) row[p] = INT32_MIN;
+    }
+  }
+  EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
+}
+
+// Requests that share a prefix point at the same pages.
+TYPED_TEST(KvIndices, SharedPages) {
+  auto batch = test::make_batch({200, 200, 130}, 300, 64);
+  batch.req_to_page[0] = batch.req_to_page[2];
+  batch.req_pool_indices = {2, 0, 2};
+  EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
+}
+
+}  // namespace

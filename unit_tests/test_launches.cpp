@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "batch.hpp"
+#include "execution_spaces.hpp"
+
+// What a build costs, as Kokkos Tools sees it.
+
+namespace {
+
+namespace cp = chunked_prefill;
+namespace tools = Kokkos::Tools::Experimental;
+
+struct Events {
+  std::vector<std::string> kernels;
+  std::vector<std::uint32_t> devices;  // of each kernel
+  std::vector<std::string> fences, allocations, copies;
+};
+
+/// Records every event between construction and destruction.
+class Recorder {
+ public:
+  Recorder() {
+    s_events = {};
+    const auto on_kernel = [](const char* name, std::uint32_t device, std::uint64_t*) {
+      s_events.kernels.emplace_back(name);
+      s_events.devices.push_back(device);
+    };
+    tools::set_begin_parallel_for_callback(on_kernel);
+    tools::set_begin_parallel_scan_callback(on_kernel);
+    tools::set_begin_parallel_reduce_callback(on_kernel);
+    tools::set_begin_fence_callback([](const char* name, std::uint32_t, std::uint64_t*) {
+      s_events.fences.emplace_back(name);
+    });
+    tools::set_allocate_data_callback(
+        [](Kokkos_Profiling_SpaceHandle, const char* label, const void*, std::uint64_t) {
+          s_events.allocations.emplace_back(label);
+        });
+    tools::set_begin_deep_copy_callback([](Kokkos_Profiling_SpaceHandle, const char* label,
+                                           const void*, Kokkos_Profiling_SpaceHandle, const char*,
+                                           const void*,
+                                           std::uint64_t) { s_events.copies.emplace_back(label); });
+  }
+  ~Recorder() { tools::pause_tools(); }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  [[nodiscard]] const Events& events() const { return s_events; }
+
+ private:
+  static inline Events s_events;
+};
+
+template <class Space>
+class Launches : public ::testing::Test {};
+TYPED_TEST_SUITE(Launches, test::ExecutionSpaces, test::SpaceName);
+
+const std::vector<std::string> two_kernels = {"chunked_prefill::chunk_rows",
+                                              "chunked_prefill::kv_indices"};
+
+template <class Space>
+void expect_two_kernels(const Space& space, const test::Batch& batch) {
+  using MemorySpace = typename Space::memory_space;
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const cp::PlanOptions options{.chunk_capacity = batch.chunk_capacity};
+  cp::ChunkPlan plan = cp::plan_chunks(batch.prefix_lens, options);
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  cp::fill(space, plan, device.prefix(), metadata);
+  space.fence();
+
+  const Recorder recorder;
+  cp::plan_chunks(batch.prefix_lens, options, plan);
+  cp::fill(space, plan, device.prefix(), metadata);
+  const Events events = recorder.events();
+  EXPECT_EQ(events.kernels, two_kernels);
+  EXPECT_EQ(events.devices, std::vector<std::uint32_t>(2, tools::device_id(space)));
+  EXPECT_EQ(events.fences, std::vector<std::string>{});
+  EXPECT_EQ(events.allocations, std::vector<std::string>{});
+  EXPECT_EQ(events.copies, std::vector<std::string>{});
+  space.fence();
+  EXPECT_EQ(recorder.events().fences.size(), 1u) << "the recorder does not see fences";
+  EXPECT_EQ(test::read_back(plan, metadata), test::oracle(batch));
+}
+
+// One loop or many, one sequence or many: two kernels on the caller's instance and nothing else.
+TYPED_TEST(Launches, TwoKernelsOnTheInstanceAndNothingElse) {
+  const auto instances = Kokkos::Experimental::partition_space(TypeParam(), 1, 1);
+  for (const TypeParam& space : {instances[0], instances[1]}) {
+    expect_two_kernels(space, test::make_batch({256, 512, 768, 1024}, 1024, 64));
+    expect_two_kernels(space, test::make_batch({5}, 8, 1));
+    expect_two_kernels(space, test::make_batch({3000, 1}, 2, 16));
+    expect_two_kernels(space, test::make_batch(std::vector<std::int32_t>(500, 40), 5000, 64));
+  }
+}
+
+TYPED_TEST(Launches, NothingWithoutLoops) {
+  using MemorySpace = typename TypeParam::memory_space;
+  for (const std::vector<std::int32_t>& lens :
+       {std::vector<std::int32_t>{}, std::vector<std::int32_t>{0, 0}}) {
+    const auto batch = test::make_batch(lens, 1024, 64);
+    const test::DeviceBatch<MemorySpace> device(batch);
+    const TypeParam space;
+    cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+    metadata.reserve(cp::required_sizes(2, 0, 0));
+    const Recorder recorder;
+    cp::fill(space, cp::plan_chunks(batch.prefix_lens), device.prefix(), metadata);
+    EXPECT_TRUE(recorder.events().kernels.empty());
+    EXPECT_TRUE(recorder.events().fences.empty());
+    EXPECT_TRUE(recorder.events().allocations.empty());
+    EXPECT_EQ(metadata.chunked_loop_num(), 0);
+  }
+}
+
+// The steps that can be called alone are one kernel each.
+TYPED_TEST(Launches, OneKernelAStep) {
+  using MemorySpace = typename TypeParam::memory_space;
+  const TypeParam space;
+  const auto batch = test::make_batch({100, 30}, 64, 16);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const auto prefix = device.prefix();
+  const auto chunks = cp::chunking(space, device.prefix_lens, 4, 32);
+  const cp::Array1D<std::int32_t, MemorySpace> slots("test::slots", 62);
+  space.fence();
+  const Recorder recorder;
+  cp::chunking(space, device.prefix_lens, 32, chunks);
+  cp::create_chunked_cache_kv_indices_paged(
+      space, prefix.req_to_page, prefix.req_pool_indices,
+      cp::array_view<MemorySpace>(chunks.starts.data(), 2),
+      cp::array_view<MemorySpace>(chunks.cum_seq_lens.data(), 3), slots, 16);
+  EXPECT_EQ(recorder.events().kernels, two_kernels);
+  EXPECT_TRUE(recorder.events().fences.empty());
+  EXPECT_TRUE(recorder.events().allocations.empty());
+}
+
+// Memory that the library allocates says whose it is.
+TYPED_TEST(Launches, EveryLabelCarriesThePrefix) {
+  using MemorySpace = typename TypeParam::memory_space;
+  const TypeParam space;
+  const auto batch = test::make_batch({100, 30}, 64, 16);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  const Recorder recorder;
+  const auto built = cp::get_chunks_paged(space, device.prefix(), batch.prefix_lens,
+                                          {.chunk_capacity = 64}, metadata);
+  const Events events = recorder.events();
+  EXPECT_EQ(events.kernels.size(), 3u);       // two on the device, one for the host's twin
+  EXPECT_EQ(events.allocations.size(), 10u);  // six buffers, four tables of the host's twin
+  for (const auto& names : {events.kernels, events.allocations}) {
+    for (const auto& name : names) EXPECT_TRUE(name.starts_with("chunked_prefill::")) << name;
+  }
+  space.fence();
+}
+
+}  // namespace

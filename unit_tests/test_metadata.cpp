@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include "batch.hpp"
+#include "execution_spaces.hpp"
+
+namespace {
+
+namespace cp = chunked_prefill;
+
+template <class Space>
+class Metadata : public ::testing::Test {};
+TYPED_TEST_SUITE(Metadata, test::ExecutionSpaces, test::SpaceName);
+
+/// Builds `batch` into `metadata` and expects the oracle's result.
+template <class Space, class MemorySpace, class Slot>
+void expect_built(const test::Batch& batch,
+                  cp::ChunkedPrefillMetadata<MemorySpace, Slot>& metadata) {
+  const Space space;
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  cp::fill(space, plan, device.prefix(), metadata);
+  space.fence();
+  EXPECT_EQ(test::read_back(plan, metadata), test::oracle(batch));
+  const auto offsets = test::to_host(metadata.offsets());
+  if (plan.chunked_loop_num() == 0) {
+    EXPECT_TRUE(offsets.empty());
+  } else {
+    EXPECT_TRUE(std::ranges::equal(offsets, plan.offsets()));
+  }
+  // Each row accessor is the row of the table, and the loops' slots are parts of one buffer.
+  const auto chunks = metadata.chunks();
+  for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+    EXPECT_EQ(metadata.cum_seq_lens(loop).data(), &chunks.cum_seq_lens(loop, 0));
+    EXPECT_EQ(metadata.len_in_chunk(loop).data(), &chunks.len_in_chunk(loop, 0));
+    EXPECT_EQ(metadata.chunk_kv_indices(loop).data(),
+              metadata.chunk_kv_indices().data() + plan.offset(loop));
+  }
+}
+
+// One object through growing, shrinking and empty batches: nothing stale is ever readable.
+TYPED_TEST(Metadata, ReusedFromStepToStep) {
+  using MemorySpace = typename TypeParam::memory_space;
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  EXPECT_EQ(metadata.chunked_loop_num(), 0);
+  for (const std::vector<std::int32_t>& lens :
+       {std::vector<std::int32_t>{256, 512, 768, 1024}, {5000}, {}, {0, 0}, {1}, {9, 9, 9, 4000}}) {
+    expect_built<TypeParam>(test::make_batch(lens, 1024, 64), metadata);
+  }
+  for (std::uint32_t seed = 0; seed < 100; ++seed) {
+    expect_built<TypeParam>(test::random_batch(seed), metadata);
+  }
+}
+
+TYPED_TEST(Metadata, KeepsItsBuffersWhileTheyAreLargeEnough) {
+  using MemorySpace = typename TypeParam::memory_space;
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  metadata.reserve(cp::required_sizes(8, 40, 10000));
+  expect_built<TypeParam>(test::make_batch({100}, 64, 64), metadata);
+  const auto* const slots = metadata.chunk_kv_indices().data();
+  const auto* const cum = metadata.cum_seq_lens(0).data();
+  expect_built<TypeParam>(test::make_batch(std::vector<std::int32_t>(8, 1250), 256, 64), metadata);
+  EXPECT_EQ(metadata.chunk_kv_indices().data(), slots);
+  EXPECT_EQ(metadata.cum_seq_lens(0).data(), cum);
+}
+
+/// An engine's buffers cut out of one allocation each with guard words on both sides.
+template <class MemorySpace, class Slot>
+struct GuardedBuffers {
+  static constexpr int guard = -77777;
+
+  explicit GuardedBuffers(const cp::MetadataSizes& sizes, std::size_t guard_words)
+      : words(guard_words),
+        starts("test::starts", sizes.starts + 2 * words),
+        ends("test::ends", sizes.starts + 2 * words),
+        len_in_chunk("test::len_in_chunk", sizes.starts + 2 * words),
+        cum_seq_lens("test::cum_seq_lens", sizes.cum_seq_lens + 2 * words),
+        offsets("test::offsets", sizes.offsets + 2 * words),
+        slots("test::slots", sizes.chunk_kv_indices + 2 * words) {
+    Kokkos::deep_copy(starts, guard);
+    Kokkos::deep_copy(ends, guard);
+    Kokkos::deep_copy(len_in_chunk, guard);
+    Kokkos::deep_copy(cum_seq_lens, guard);
+    Kokkos::deep_copy(offsets, guard);
+    Kokkos::deep_copy(slots, guard);
+  }
+
+  template <class T>
+  [[nodiscard]] auto inner(const cp::Array1D<T, MemorySpace>& whole) const {
+    return cp::array_view<MemorySpace>(whole.data() + words, whole.extent(0) - 2 * words);
+  }
+  [[nodiscard]] cp::MetadataBuffers<MemorySpace, Slot> buffers() const {
+    return {.starts = inner(starts),
+            .ends = inner(ends),
+            .len_in_chunk = inner(len_in_chunk),
+            .cum_seq_lens = inner(cum_seq_lens),
+            .offsets = inner(offsets),
+            .chunk_kv_indices = inner(slots)};
+  }
+
+  template <class T>
+  void expect_guards(const cp::Array1D<T, MemorySpace>& whole, std::size_t written) const {
+    const auto host = test::to_host(whole);
+    for (std::size_t k = 0; k < host.size(); ++k) {
+      if (k < words || k >= words + written) {
+        ASSERT_EQ(host[k], guard) << whole.label() << " element " << k;
+      } else {
+        ASSERT_NE(host[k], guard) << whole.label() << " element " << k << " was not written";
+      }
+    }
+  }
+  /// Everything `sizes` asks for was written, and nothing else.
+  void expect_only_written(const cp::MetadataSizes& sizes) const {
+    expect_guards(starts, sizes.starts);
+    expect_guards(ends, sizes.starts);
+    expect_guards(len_in_chunk, sizes.starts);
+    expect_guards(cum_seq_lens, sizes.cum_seq_lens);
+    expect_guards(offsets, sizes.offsets);
+    expect_guards(slots, sizes.chunk_kv_indices);
+  }
+
+  std::size_t words;
+  cp::Array1D<std::int32_t, MemorySpace> starts, ends, len_in_chunk, cum_seq_lens;
+  cp::Array1D<std::int64_t, MemorySpace> offsets;
+  cp::Array1D<Slot, MemorySpace> slots;
+};
+
+// An engine's own memory, at every alignment: all of it written, nothing beside it.
+template <class Space, class Slot>
+void engine_buffers(const test::Batch& batch, std::size_t guard_words) {
+  using MemorySpace = typename Space::memory_space;
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  const auto sizes = cp::required_sizes(plan);
+  const GuardedBuffers<MemorySpace, Slot> engine(sizes, guard_words);
+  cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata(engine.buffers());
+  expect_built<Space>(batch, metadata);
+  engine.expect_only_written(sizes);
+  EXPECT_EQ(metadata.chunk_kv_indices().data(), engine.slots.data() + guard_words);
+}
+
+TYPED_TEST(Metadata, EngineBuffers) {
+  for (std::size_t guard_words = 1; guard_words <= 8; ++guard_words) {
+    engine_buffers<TypeParam, std::int32_t>(test::make_batch({65}, 65, 64), guard_words);
+    engine_buffers<TypeParam, std::int64_t>(test::make_batch({65}, 65, 64), guard_words);
+    engine_buffers<TypeParam, std::int32_t>(test::make_batch({1, 2, 0, 700, 5}, 23, 48),
+                                            guard_words);
+    engine_buffers<TypeParam, std::int64_t>(test::make_batch({1, 2, 0, 700, 5}, 23, 48),
+                                            guard_words);
+  }
+  for (std::uint32_t seed = 0; seed < 40; ++seed) {
+    auto batch = test::random_batch(seed);
+    batch.prefix_lens[0] = std::max(batch.prefix_lens[0], 1);  // some loop at least
+    engine_buffers<TypeParam, std::int32_t>(batch, 1 + seed % 4);
+  }
+}
+
+// Device lengths other than the plan's, longer ones above all: cut at the plan, nothing overrun.
+template <class Space>
+void device_lengths_differ(std::int32_t wrong) {
+  using MemorySpace = typename Space::memory_space;
+  const auto batch = test::make_batch({70, 64, 3, 100}, 64, 16);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64});
+  const auto sizes = cp::required_sizes(plan);
+  const GuardedBuffers<MemorySpace, std::int32_t> engine(sizes, 3);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  Kokkos::deep_copy(device.prefix_lens, wrong);
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata(engine.buffers());
+  const Space space;
+  cp::fill(space, plan, device.prefix(), metadata);
+  space.fence();
+  engine.expect_guards(engine.starts, sizes.starts);
+  engine.expect_guards(engine.cum_seq_lens, sizes.cum_seq_lens);
+  engine.expect_guards(engine.offsets, sizes.offsets);
+  for (const auto offset : test::to_host(metadata.offsets())) {
+    EXPECT_GE(offset, 0);
+    EXPECT_LE(offset, plan.total_tokens());
+  }
+  const auto slots = test::to_host(engine.slots);
+  for (std::size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(slots[k], engine.guard);
+    EXPECT_EQ(slots[slots.size() - 1 - k], engine.guard);
+  }
+}
+
+TYPED_TEST(Metadata, DeviceLengthsThatDifferAreCutAtThePlan) {
+  for (const std::int32_t wrong : {-5, 0, 99, 100, 101, 100000, INT32_MAX}) {
+    SCOPED_TRACE("prefix_lens " + std::to_string(wrong));
+    device_lengths_differ<TypeParam>(wrong);
+  }
+}
+
+TYPED_TEST(Metadata, ArraysInOneCall) {
+  using MemorySpace = typename TypeParam::memory_space;
+  const auto batch = test::make_batch({0, 300, 0, 64}, 1024, 64);
+  const auto expected = test::oracle(batch);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  const TypeParam space;
+  const auto arrays = cp::build_chunked_prefill_metadata_arrays(
+      space, device.prefix(), batch.prefix_lens, {.chunk_capacity = 1024}, metadata);
+  space.fence();
+  EXPECT_EQ(arrays.chunked_loop_num, 2);
+  EXPECT_EQ(test::to_host_rows(arrays.chunked_seq_len), expected.len_in_chunk);
+  EXPECT_EQ(test::to_host_rows(arrays.cu_chunked_seq_len), expected.cum_seq_lens);
+  EXPECT_EQ(arrays.max_chunk_len_per_loop, (std::vector{256, 44}));
+  ASSERT_EQ(arrays.chunk_kv_indices_list.size(), 2u);
+  for (std::size_t loop = 0; loop < 2; ++loop) {
+    const auto slots = test::to_host(arrays.chunk_kv_indices_list[loop]);
+    EXPECT_TRUE(std::ranges::equal(slots, expected.chunk_kv_indices[loop]));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "batch.hpp"
+
+// The planner needs no Kokkos; these tests use none.
+
+namespace {
+
+namespace cp = chunked_prefill;
+using Lens = std::vector<std::int32_t>;
+
+template <class T>
+std::vector<T> vector(std::span<const T> values) {
+  return {values.begin(), values.end()};
+}
+
+TEST(GetMaxChunkCapacity, IsTheProduct) {
+  EXPECT_EQ(cp::get_max_chunk_capacity(), 32768);
+  EXPECT_EQ(cp::get_max_chunk_capacity({.chunked_prefill_size = 100, .mla_chunk_multiplier = 7}),
+            700);
+  EXPECT_EQ(
+      cp::get_max_chunk_capacity({.chunked_prefill_size = INT32_MAX, .mla_chunk_multiplier = 1}),
+      INT32_MAX);
+}
+
+TEST(PlanChunks, WorkedByHand) {
+  const auto plan = cp::plan_chunks(Lens{0, 300, 0, 64}, {.chunk_capacity = 1024});
+  EXPECT_EQ(plan.batch_size(), 4);
+  EXPECT_EQ(plan.chunk_capacity(), 1024);
+  EXPECT_EQ(plan.chunk_len(), 256);
+  EXPECT_EQ(plan.chunked_loop_num(), 2);
+  EXPECT_EQ(plan.total_tokens(), 364);
+  EXPECT_EQ(plan.max_prefix_len(), 300);
+  EXPECT_EQ(plan.longest_sequence(), 1);
+  EXPECT_EQ(vector(plan.tokens_per_loop()), (std::vector<std::int64_t>{320, 44}));
+  EXPECT_EQ(vector(plan.offsets()), (std::vector<std::int64_t>{0, 320, 364}));
+  EXPECT_EQ(vector(plan.max_chunk_len_per_loop()), (Lens{256, 44}));
+  EXPECT_EQ(plan.seq_range(0), (cp::SeqRange{1, 4}));
+  EXPECT_EQ(plan.seq_range(1), (cp::SeqRange{1, 2}));
+  EXPECT_EQ(vector(plan.non_empty_seqs_per_loop()), (Lens{2, 1}));
+  EXPECT_TRUE(plan.has_empty_seq(0));
+  EXPECT_TRUE(plan.has_empty_seq(1));
+}
+
+TEST(PlanChunks, NoEmptySequence) {
+  const auto plan = cp::plan_chunks(Lens{256, 512, 768, 1024}, {.chunk_capacity = 1024});
+  EXPECT_EQ(plan.chunked_loop_num(), 4);
+  EXPECT_FALSE(plan.has_empty_seq(0));
+  EXPECT_TRUE(plan.has_empty_seq(1));
+  EXPECT_EQ(plan.seq_range(3), (cp::SeqRange{3, 4}));
+}
+
+// field: one sequence's leftovers in later loops
+TEST(PlanChunks, SequencesThatEndedEarlier) {
+  const auto plan = cp::plan_chunks(Lens{10752, 5909, 2471, 18993, 12526, 20001, 15570, 2781},
+                                    {.chunk_capacity = 32768});
+  EXPECT_EQ(plan.chunk_len(), 4096);
+  EXPECT_EQ(vector(plan.tokens_per_loop()),
+            (std::vector<std::int64_t>{29828, 22293, 18944, 11712, 6226}));
+  EXPECT_EQ(vector(plan.max_chunk_len_per_loop()), (Lens{4096, 4096, 4096, 4096, 3617}));
+}
+
+// field: one long prefix multiplies the loops
+TEST(PlanChunks, OneLongPrefix) {
+  Lens short_ones(32, 16);
+  short_ones[0] = 60000;
+  const auto plan = cp::plan_chunks(short_ones, {.chunk_capacity = 65536});
+  EXPECT_EQ(plan.chunked_loop_num(), 30);
+  EXPECT_EQ(plan.tokens(0), 2544);
+  Lens longer_ones(8, 1000);
+  longer_ones[0] = 60000;
+  EXPECT_EQ(cp::plan_chunks(longer_ones, {.chunk_capacity = 65536}).chunked_loop_num(), 8);
+}
+
+// field: workspace overrun
+TEST(PlanChunks, NoLoopBeyondCapacity) {
+  const auto plan = cp::plan_chunks(Lens(12, 7021), {.chunk_capacity = 15360});
+  EXPECT_EQ(plan.chunk_len(), 1280);
+  EXPECT_EQ(vector(plan.tokens_per_loop()),
+            (std::vector<std::int64_t>{15360, 15360, 15360, 15360, 15360, 7452}));
+}
+
+// field: launch limits
+TEST(PlanChunks, LargeBatch) {
+  const auto plan = cp::plan_chunks(Lens(80000, 16), {.chunk_capacity = 1280000});
+  EXPECT_EQ(plan.chunk_len(), 16);
+  EXPECT_EQ(plan.chunked_loop_num(), 1);
+  EXPECT_EQ(plan.total_tokens(), 1280000);
+}
+
+TEST(PlanChunks, NothingCached) {
+  for (const Lens& lens : {Lens{}, Lens{0, 0}}) {
+    const auto plan = cp::plan_chunks(lens, {.chunk_capacity = 1024});
+    EXPECT_EQ(plan.chunked_loop_num(), 0);
+    EXPECT_EQ(plan.total_tokens(), 0);
+    EXPECT_EQ(plan.batch_size(), static_cast<std::int32_t>(lens.size()));
+  }
+}
+
+TEST(PlanChunks, Extremes) {
+  const auto plan = cp::plan_chunks(Lens{INT32_MAX, 1}, {.chunk_capacity = INT32_MAX});
+  EXPECT_EQ(plan.chunk_len(), INT32_MAX / 2);
+  EXPECT_EQ(vector(plan.tokens_per_loop()),
+            (std::vector<std::int64_t>{INT32_MAX / 2 + 1, INT32_MAX / 2, 1}));
+  EXPECT_EQ(plan.total_tokens(), std::int64_t{INT32_MAX} + 1);
+  const auto wide = cp::plan_chunks(Lens(5, INT32_MAX), {.chunk_capacity = INT32_MAX});
+  EXPECT_EQ(wide.total_tokens(), 5 * std::int64_t{INT32_MAX});
+}
+
+TEST(PlanChunks, Int64LengthsGiveTheSame) {
+  const Lens narrow{256, 512, 768, 1024};
+  const std::vector<std::int64_t> wide(narrow.begin(), narrow.end());
+  const auto a = cp::plan_chunks(narrow, {.chunk_capacity = 1024});
+  const auto b = cp::plan_chunks(wide, {.chunk_capacity = 1024});
+  EXPECT_EQ(vector(a.offsets()), vector(b.offsets()));
+  EXPECT_EQ(vector(a.max_chunk_len_per_loop()), vector(b.max_chunk_len_per_loop()));
+}
+
+TEST(PlanChunks, WarmPlanIsReused) {
+  cp::ChunkPlan plan = cp::plan_chunks(Lens{5000, 3, 700}, {.chunk_capacity = 30});
+  const auto* const memory = plan.tokens_per_loop().data();
+  cp::plan_chunks(Lens{0, 300, 0, 64}, {.chunk_capacity = 1024}, plan);
+  EXPECT_EQ(plan.tokens_per_loop().data(), memory);
+  EXPECT_EQ(vector(plan.tokens_per_loop()), (std::vector<std::int64_t>{320, 44}));
+  EXPECT_EQ(vector(plan.seq_begin_per_loop()), (Lens{1, 1}));
+  EXPECT_EQ(vector(plan.seq_end_per_loop()), (Lens{4, 2}));
+  cp::plan_chunks(Lens{}, {.chunk_capacity = 1024}, plan);
+  EXPECT_EQ(plan.chunked_loop_num(), 0);
+  EXPECT_EQ(plan.total_tokens(), 0);
+}
+
+// Every number of the plan, counted out of the oracle's table.
+TEST(PlanChunks, AgreesWithTheOracle) {
+  for (std::uint32_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const auto batch = test::random_batch(seed);
+    const auto table = test::oracle(batch).len_in_chunk;
+    const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+    ASSERT_EQ(static_cast<std::size_t>(plan.chunked_loop_num()), table.size());
+    std::int64_t offset = 0;
+    for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+      const auto& lens = table[static_cast<std::size_t>(loop)];
+      const auto tokens = std::accumulate(lens.begin(), lens.end(), std::int64_t{0});
+      const auto live = [](std::int32_t len) { return len > 0; };
+      ASSERT_EQ(plan.tokens(loop), tokens);
+      ASSERT_LE(tokens, batch.chunk_capacity);
+      ASSERT_EQ(plan.offset(loop), offset);
+      offset += tokens;
+      ASSERT_EQ(plan.max_chunk_len(loop), *std::ranges::max_element(lens));
+      ASSERT_EQ(plan.non_empty_seqs(loop), std::ranges::count_if(lens, live));
+      ASSERT_EQ(plan.has_empty_seq(loop), std::ranges::count(lens, 0) > 0);
+      ASSERT_EQ(plan.seq_range(loop).begin, std::ranges::find_if(lens, live) - lens.begin());
+      ASSERT_EQ(plan.seq_range(loop).end,
+                lens.rend() - std::ranges::find_if(lens.rbegin(), lens.rend(), live));
+    }
+    ASSERT_EQ(plan.total_tokens(), offset);
+  }
+}
+
+}  // namespace
