@@ -31,8 +31,10 @@ void expect_built(const test::Batch& batch,
   // Each row accessor is the row of the table, and the loops' slots are parts of one buffer.
   const auto chunks = metadata.chunks();
   for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
-    EXPECT_EQ(metadata.cum_seq_lens(loop).data(), &chunks.cum_seq_lens(loop, 0));
-    EXPECT_EQ(metadata.len_in_chunk(loop).data(), &chunks.len_in_chunk(loop, 0));
+    EXPECT_EQ(metadata.cum_seq_lens(loop).data(),
+              chunks.cum_seq_lens.data() + std::ptrdiff_t{loop} * (plan.batch_size() + 1));
+    EXPECT_EQ(metadata.len_in_chunk(loop).data(),
+              chunks.len_in_chunk.data() + std::ptrdiff_t{loop} * plan.batch_size());
     EXPECT_EQ(metadata.chunk_kv_indices(loop).data(),
               metadata.chunk_kv_indices().data() + plan.offset(loop));
   }
