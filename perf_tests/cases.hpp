@@ -20,10 +20,16 @@ struct Case {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Case, name, prefix_lens, chunk_capacity, page_size)
 
-/// One way to cut prefixes into loops; the capacity comes from the case.
+/// One way to cut prefixes into loops.
 struct Policy {
   const char* name;
-  chunked_prefill::PlanOptions options;
+  chunked_prefill::PlanOptions options;  ///< but for the capacity, which is the case's
+
+  [[nodiscard]] chunked_prefill::PlanOptions options_for(const Case& batch) const {
+    auto complete = options;
+    complete.chunk_capacity = batch.chunk_capacity;
+    return complete;
+  }
 };
 inline const Policy policies[] = {
     {"equal", {}},

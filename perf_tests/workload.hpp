@@ -52,17 +52,15 @@ class Workload {
 
   Workload(const Case& of, const Policy& policy)
       : m_case(of),
-        m_options(policy.options),
-        m_pages_per_row(
-            static_cast<std::size_t>((longest(of) + of.page_size - 1) / of.page_size + 3)),
+        m_options(policy.options_for(of)),
+        m_plan(cp::plan_chunks(of.prefix_lens, m_options)),
+        m_pages_per_row(static_cast<std::size_t>((m_plan.max_prefix_len() - 1) / of.page_size + 4)),
         m_requests(of.prefix_lens.size() + 5),
         m_host_pages(shuffled(m_requests * m_pages_per_row, m_requests * m_pages_per_row)),
         m_host_rows(shuffled(m_requests, of.prefix_lens.size())),
         m_prefix_lens(copied<Space>(of.prefix_lens)),
         m_pages(copied<Space>(m_host_pages)),
         m_rows(copied<Space>(m_host_rows)) {
-    m_options.chunk_capacity = of.chunk_capacity;
-    plan();
     m_metadata.resize(m_plan);
     Kokkos::deep_copy(m_metadata.chunk_kv_indices(), -1);
     fill(space);
@@ -74,12 +72,13 @@ class Workload {
 
   /// Enqueues one fill of the same metadata on `on`.
   void fill(const Space& on) {
-    const auto table = cp::page_table<memory_space>(m_pages.data(), m_requests, m_pages_per_row,
-                                                    m_pages_per_row);
+    const auto table =
+        cp::page_table<memory_space>(m_pages.data(), m_requests, m_pages_per_row, m_pages_per_row);
     cp::fill(on, m_plan, cp::PagedPrefix{m_prefix_lens, table, m_rows, m_case.page_size},
              m_metadata);
   }
 
+  [[nodiscard]] const std::vector<std::int32_t>& prefix_lens() const { return m_case.prefix_lens; }
   [[nodiscard]] const cp::ChunkPlan& planned() const { return m_plan; }
   [[nodiscard]] std::int64_t bytes() const {
     return m_plan.total_tokens() * std::int64_t{sizeof(std::int32_t)};
@@ -88,10 +87,6 @@ class Workload {
   const Space space;
 
  private:
-  static std::int32_t longest(const Case& of) {
-    return *std::max_element(of.prefix_lens.begin(), of.prefix_lens.end());
-  }
-
   /// Walks the build as attention would, one token at a time: under any policy the chunks of a
   /// sequence follow each other and cover its prefix, and each slot is the one that the page table
   /// gives. Throws at the first difference, so that no wrong result is ever timed.
@@ -140,12 +135,13 @@ class Workload {
 
   void expect(bool right, const char* array, std::size_t loop, std::size_t seq) const {
     if (right) return;
-    throw std::runtime_error(m_case.name + ": wrong " + array + " in loop " +
-                             std::to_string(loop) + ", sequence " + std::to_string(seq));
+    throw std::runtime_error(m_case.name + ": wrong " + array + " in loop " + std::to_string(loop) +
+                             ", sequence " + std::to_string(seq));
   }
 
   const Case& m_case;
   cp::PlanOptions m_options;
+  cp::ChunkPlan m_plan;
   std::size_t m_pages_per_row;  ///< a few more than the longest prefix needs
   std::size_t m_requests;       ///< a few more than the batch has sequences
   std::vector<std::int32_t> m_host_pages;
@@ -153,7 +149,6 @@ class Workload {
   Slots<Space> m_prefix_lens;
   Slots<Space> m_pages;
   Slots<Space> m_rows;
-  cp::ChunkPlan m_plan;
   cp::ChunkedPrefillMetadata<memory_space, std::int32_t> m_metadata;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chunked_prefill/capacity.hpp>
 #include <chunked_prefill/error.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/plan.hpp>
 #include <numeric>
 #include <string>
@@ -54,12 +55,16 @@ class Planner {
   template <class Length>
   static std::size_t check_lengths(std::span<const Length> prefix_lens) {
     std::size_t longest = 0;
+    Length most = 0;
     for (std::size_t i = 0; i < prefix_lens.size(); ++i) {
       if (prefix_lens[i] < 0 || prefix_lens[i] > INT32_MAX) {
         throw InvalidArgument("prefix_lens[" + std::to_string(i) + "]",
                               std::to_string(prefix_lens[i]) + " is outside [0, 2147483647]");
       }
-      if (prefix_lens[i] > prefix_lens[longest]) longest = i;
+      if (prefix_lens[i] > most) {
+        most = prefix_lens[i];
+        longest = i;
+      }
     }
     return longest;
   }
@@ -74,8 +79,8 @@ class Planner {
     plan.m_non_empty_seqs_per_loop.reserve(loops);
   }
 
-  /// Each sequence fills `length / chunk_len` loops whole and gives the rest to the next. The whole
-  /// ones are counted where they end and summed from the last loop back, so that the cost is
+  /// A sequence fills every loop before its last one, and leaves between 1 and chunk_len tokens for
+  /// that. Both are counted in the last loop and summed from the end, so that the cost is
   /// O(batch_size + loops) and not their product.
   template <class Length>
   static void split_equally(std::span<const Length> prefix_lens, std::size_t loops,
@@ -85,40 +90,33 @@ class Planner {
     auto& begin = plan.m_seq_begin_per_loop;
     auto& end = plan.m_seq_end_per_loop;
     auto& non_empty = plan.m_non_empty_seqs_per_loop;
-    auto& whole_until = plan.m_offsets;  // until the offsets are known
     tokens.assign(loops, 0);
     longest.assign(loops, 0);
     begin.assign(loops, plan.m_batch_size);
     end.assign(loops, 0);
     non_empty.assign(loops, 0);
-    whole_until.assign(loops + 1, 0);
+    plan.m_offsets.resize(loops + 1);
+    if (loops == 0) return;
 
+    const std::int32_t chunk_len = plan.m_chunk_len;
+    const impl::Divisor loops_of(chunk_len);
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
       const auto length = static_cast<std::int32_t>(prefix_lens[i]);
       if (length == 0) continue;
-      const std::int32_t whole = length / plan.m_chunk_len;
-      const std::int32_t rest = length % plan.m_chunk_len;
-      const std::int32_t last_loop = rest > 0 ? whole : whole - 1;
-      ++whole_until[whole];
-      if (rest > 0) {
-        tokens[whole] += rest;
-        longest[whole] = std::max(longest[whole], rest);
-        ++non_empty[whole];
-      }
-      begin[last_loop] = std::min(begin[last_loop], i);
-      end[last_loop] = i + 1;
+      const std::int32_t last = loops_of.quotient(length - 1);
+      const std::int32_t rest = length - last * chunk_len;
+      tokens[last] += rest;
+      longest[last] = std::max(longest[last], rest);
+      ++non_empty[last];
+      begin[last] = std::min(begin[last], i);
+      end[last] = i + 1;
     }
-
-    std::int32_t whole = 0;  // sequences that fill the loop
-    for (std::size_t loop = loops; loop-- > 0;) {
-      whole += static_cast<std::int32_t>(whole_until[loop + 1]);
-      tokens[loop] += std::int64_t{whole} * plan.m_chunk_len;
-      non_empty[loop] += whole;
-      if (whole > 0) longest[loop] = plan.m_chunk_len;
-      if (loop + 1 < loops) {
-        begin[loop] = std::min(begin[loop], begin[loop + 1]);
-        end[loop] = std::max(end[loop], end[loop + 1]);
-      }
+    for (std::size_t loop = loops - 1; loop-- > 0;) {
+      tokens[loop] += std::int64_t{non_empty[loop + 1]} * chunk_len;
+      longest[loop] = chunk_len;
+      non_empty[loop] += non_empty[loop + 1];
+      begin[loop] = std::min(begin[loop], begin[loop + 1]);
+      end[loop] = std::max(end[loop], end[loop + 1]);
     }
   }
 };

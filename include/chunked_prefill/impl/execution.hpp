@@ -2,35 +2,38 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/concepts.hpp>
+#include <cstdint>
 #include <type_traits>
 
 namespace chunked_prefill::impl {
 
-/// On a host space each thread is a team of its own and walks its tile alone; on a device the
-/// threads of a team share a tile.
 template <ExecutionSpace Space>
 inline constexpr bool runs_on_host =
     std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>;
 
-/// Threads of a team on a device: enough to hide latency, a power of two as team scans need.
-inline constexpr int device_team_size = 128;
-
+/// Vector lanes of a team's thread: a warp on a device, where lanes scan and reduce among
+/// themselves without a barrier; one on the host.
 template <ExecutionSpace Space>
-inline constexpr int team_size = runs_on_host<Space> ? 1 : device_team_size;
-
-template <class T>
-constexpr T ceil_div(T dividend, T divisor) {
-  return (dividend + divisor - 1) / divisor;
+int lanes() {
+  return runs_on_host<Space> ? 1 : std::min(32, Kokkos::TeamPolicy<Space>::vector_length_max());
 }
 
-/// One team of `team_size` threads for each of `league_size` pieces of work, in `space`'s order.
+/// One team of `team_size` threads, `lanes` wide, for each of `league_size` pieces of work, in
+/// `space`'s order.
 template <ExecutionSpace Space, class Functor>
-void launch_teams(const char* label, const Space& space, int league_size, const Functor& functor) {
+void launch_teams(const char* label, const Space& space, std::int64_t league_size, int team_size,
+                  const Functor& functor) {
   Kokkos::parallel_for(
       label,
-      Kokkos::TeamPolicy<Space, Kokkos::IndexType<int>>(space, league_size, team_size<Space>),
+      Kokkos::TeamPolicy<Space>(space, static_cast<int>(league_size), team_size, lanes<Space>()),
       functor);
+}
+
+template <class T>
+KOKKOS_FUNCTION constexpr T ceil_div(T dividend, T divisor) {
+  return (dividend + divisor - 1) / divisor;
 }
 
 }  // namespace chunked_prefill::impl

@@ -5,30 +5,18 @@
 #include <algorithm>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <chunked_prefill/impl/search.hpp>
 #include <cstdint>
+#include <type_traits>
 
 namespace chunked_prefill::impl {
 
-/// Index of the last element in [first, last) that is at most `value`, in a sorted array whose
-/// element `first` is known to be.
-template <class T>
-KOKKOS_FUNCTION std::int32_t last_at_most(const T* sorted, std::int32_t first, std::int32_t last,
-                                          T value) {
-  while (last - first > 1) {
-    const std::int32_t middle = first + (last - first) / 2;
-    if (sorted[middle] <= value) {
-      first = middle;
-    } else {
-      last = middle;
-    }
-  }
-  return first;
-}
-
-/// Kernel 2: the slots of all loops, one team a tile of the flat output.
+/// Kernel 2: the slots of all loops, one thread a tile of the flat output.
 ///
 /// Tiles of the output, not sequences, are shared out: a batch of one long prefix and a batch of
-/// many short ones keep a device equally busy.
+/// many short ones keep a device equally busy. A thread finds where its tile begins by search, and
+/// steps through the sequences from there. On a device its lanes write a step together, 16 bytes a
+/// store; on the host it writes page after page.
 template <Index RequestIndex, Index Slot>
 struct KvIndices {
   const std::int32_t* req_to_page;       ///< (max_requests, max_pages)
@@ -42,13 +30,13 @@ struct KvIndices {
   Divisor page_size;
   Slot* chunk_kv_indices;     ///< (total_tokens)
   std::int64_t total_tokens;  ///< no slot is written at or past this
-  std::int64_t tile = 0;      ///< slots a team writes, a multiple of `pack`; set by `launch`
+  std::int64_t tile = 0;      ///< slots a thread writes, a multiple of its step; set by `launch`
+  std::int32_t lane_num = 1;  ///< lanes of a thread; set by `launch`
 
   /// Slots of one 16-byte store.
   static constexpr int pack = 16 / sizeof(Slot);
-  struct alignas(16) Pack {
-    Slot slots[pack];
-  };
+  /// Stores that a lane has in flight: their page ids are loaded before the first is stored.
+  static constexpr int unroll = 4;
 
   /// How far into a 16-byte unit the output begins; tiles are cut on those units.
   [[nodiscard]] KOKKOS_FUNCTION std::int64_t lead() const {
@@ -58,119 +46,222 @@ struct KvIndices {
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const std::int64_t live = Kokkos::min(
-        total_tokens, offsets != nullptr ? offsets[chunked_loop_num]
-                                         : static_cast<std::int64_t>(cum_seq_lens[batch_size]));
-    const std::int64_t tile_begin = std::int64_t{team.league_rank()} * tile - lead();
-    const std::int64_t tile_end = Kokkos::min(tile_begin + tile, live);
-    if (tile_end <= tile_begin) return;
-    Cursor cursor(*this);
-
-    if constexpr (runs_on_host<typename Team::execution_space>) {
-      for (std::int64_t flat = Kokkos::max(tile_begin, std::int64_t{0}); flat < tile_end;) {
-        const Slot first = cursor.slot(flat);
-        const std::int64_t count = Kokkos::min(cursor.run_end(), tile_end) - flat;
-        Slot* const run = chunk_kv_indices + flat;
-        for (std::int64_t k = 0; k < count; ++k) run[k] = static_cast<Slot>(first + k);
-        flat += count;
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, team.team_size()), [&](const int thread) {
+      const std::int64_t rank = std::int64_t{team.league_rank()} * team.team_size() + thread;
+      const std::int64_t begin = rank * tile - lead();
+      const std::int64_t end = Kokkos::min(begin + tile, live_tokens());
+      if (end <= Kokkos::max(begin, std::int64_t{0})) return;
+      if constexpr (runs_on_host<typename Team::execution_space>) {
+        write_pages(team, Kokkos::max(begin, std::int64_t{0}), end);
+      } else {
+        write_steps(team, begin, end);
       }
-    } else {
-      const auto packs = static_cast<std::int32_t>((tile_end - tile_begin + pack - 1) / pack);
-      Kokkos::parallel_for(Kokkos::TeamThreadRange(team, packs), [&](const std::int32_t i) {
-        const std::int64_t flat = tile_begin + std::int64_t{i} * pack;
-        if (flat >= 0 && flat + pack <= tile_end) {
-          Pack values;
-          for (int k = 0; k < pack; ++k) values.slots[k] = cursor.slot(flat + k);
-          *reinterpret_cast<Pack*>(chunk_kv_indices + flat) = values;
-        } else {
-          for (int k = 0; k < pack; ++k) {
-            if (flat + k >= 0 && flat + k < tile_end) {
-              chunk_kv_indices[flat + k] = cursor.slot(flat + k);
-            }
-          }
-        }
-      });
-    }
+    });
   }
 
  private:
-  /// One thread's place in the flat output, asked for ascending flat indices. It keeps the current
-  /// run, a stretch in which consecutive indices have consecutive slots, so that the searches are
-  /// paid per run and not per slot.
-  class Cursor {
-   public:
-    KOKKOS_FUNCTION explicit Cursor(const KvIndices& kernel) : m_kernel(kernel) {}
-
-    KOKKOS_FUNCTION Slot slot(std::int64_t flat) {
-      if (flat >= m_run_end) find_run(flat);
-      return static_cast<Slot>(flat + m_slot_shift);
-    }
-    KOKKOS_FUNCTION std::int64_t run_end() const { return m_run_end; }
-
-   private:
-    KOKKOS_FUNCTION void find_run(std::int64_t flat) {
-      if (flat >= m_seq_end) find_sequence(flat);
-      const auto position = static_cast<std::int32_t>(flat + m_position_shift);
-      const std::int32_t page = m_kernel.page_size.quotient(position);
-      const std::int32_t within = position - page * m_kernel.page_size.value();
-      const std::int64_t page_id = m_pages[page];
-      m_slot_shift = page_id * m_kernel.page_size.value() + within - flat;
-      m_run_end = Kokkos::min(m_seq_end, flat + m_kernel.page_size.value() - within);
-    }
-
-    KOKKOS_FUNCTION void find_sequence(std::int64_t flat) {
-      if (flat >= m_loop_end) find_loop(flat);
-      const std::int64_t row = std::int64_t{m_loop} * m_kernel.batch_size;
-      const std::int32_t* const cum = m_kernel.cum_seq_lens + row + m_loop;
-      const auto in_loop = static_cast<std::int32_t>(flat - m_loop_begin);
-      m_seq = last_at_most(cum, m_seq, m_kernel.batch_size, in_loop);
-      m_seq_end = Kokkos::min(m_loop_end, m_loop_begin + cum[m_seq + 1]);
-      m_position_shift = m_kernel.starts[row + m_seq] - cum[m_seq] - m_loop_begin;
-      m_pages = m_kernel.req_to_page +
-                static_cast<std::int64_t>(m_kernel.req_pool_indices[m_seq]) * m_kernel.row_stride;
-    }
-
-    KOKKOS_FUNCTION void find_loop(std::int64_t flat) {
-      m_seq = 0;
-      if (m_kernel.offsets == nullptr) {
-        m_loop_end = m_kernel.cum_seq_lens[m_kernel.batch_size];
-        return;
-      }
-      m_loop = last_at_most(m_kernel.offsets, m_loop, m_kernel.chunked_loop_num, flat);
-      m_loop_begin = m_kernel.offsets[m_loop];
-      m_loop_end = m_kernel.offsets[m_loop + 1];
-    }
-
-    const KvIndices& m_kernel;
-    std::int32_t m_loop = 0;
-    std::int32_t m_seq = 0;
-    std::int64_t m_loop_begin = 0;
-    std::int64_t m_loop_end = 0;
-    std::int64_t m_seq_end = 0;
-    std::int64_t m_run_end = 0;
-    std::int64_t m_position_shift = 0;  ///< position in the sequence = flat index + this
-    std::int64_t m_slot_shift = 0;      ///< slot = flat index + this, within the run
-    const std::int32_t* m_pages = nullptr;
+  struct alignas(16) Pack {
+    Slot slots[pack];
   };
+
+  /// One sequence of one loop: the flat indices up to `end` are its tokens, in order.
+  struct Sequence {
+    std::int32_t loop = 0;
+    std::int32_t index = 0;
+    std::int64_t loop_begin = 0;
+    std::int64_t loop_end = 0;
+    std::int64_t end = 0;
+    std::int64_t position_shift = 0;         ///< position in the sequence = flat index + this
+    const std::int32_t* page_ids = nullptr;  ///< its row of the page table
+  };
+
+  KOKKOS_FUNCTION std::int64_t live_tokens() const {
+    return Kokkos::min(total_tokens, loop_offset(chunked_loop_num));
+  }
+  KOKKOS_FUNCTION std::int64_t loop_offset(std::int32_t loop) const {
+    if (offsets != nullptr) return offsets[loop];
+    return loop == 0 ? 0 : cum_seq_lens[batch_size];
+  }
+  KOKKOS_FUNCTION const std::int32_t* cum_row(std::int32_t loop) const {
+    return cum_seq_lens + std::int64_t{loop} * (std::int64_t{batch_size} + 1);
+  }
+
+  /// The sequence that flat index `flat` belongs to; the lanes of the thread search together.
+  template <class Team>
+  KOKKOS_FUNCTION Sequence find(const Team& team, std::int64_t flat) const {
+    Sequence found;
+    if (offsets != nullptr) {
+      enter_loop(found, last_at_most(team, offsets, chunked_loop_num, flat));
+    } else {
+      enter_loop(found, 0);
+    }
+    const auto in_loop = static_cast<std::int32_t>(flat - found.loop_begin);
+    enter(found, last_at_most(team, cum_row(found.loop), batch_size, in_loop));
+    return found;
+  }
+
+  /// Moves on to the sequence that flat index `flat` belongs to, usually the same or the next.
+  KOKKOS_FUNCTION void advance(Sequence& sequence, std::int64_t flat) const {
+    if (flat < sequence.end) return;
+    std::int32_t first = sequence.index + 1;
+    if (flat >= sequence.loop_end) {
+      enter_loop(sequence, last_at_most(offsets, sequence.loop + 1, chunked_loop_num, flat));
+      first = 0;
+    }
+    enter(sequence, last_at_most(cum_row(sequence.loop), first, batch_size,
+                                 static_cast<std::int32_t>(flat - sequence.loop_begin)));
+  }
+
+  KOKKOS_FUNCTION void enter_loop(Sequence& sequence, std::int32_t loop) const {
+    sequence.loop = loop;
+    sequence.loop_begin = loop_offset(loop);
+    sequence.loop_end = loop_offset(loop + 1);
+  }
+
+  KOKKOS_FUNCTION void enter(Sequence& sequence, std::int32_t index) const {
+    const std::int32_t* const cum = cum_row(sequence.loop);
+    const std::int64_t row = std::int64_t{sequence.loop} * batch_size;
+    sequence.index = index;
+    sequence.end = Kokkos::min(sequence.loop_end, sequence.loop_begin + cum[index + 1]);
+    sequence.position_shift = std::int64_t{starts[row + index]} - cum[index] - sequence.loop_begin;
+    sequence.page_ids =
+        req_to_page + static_cast<std::int64_t>(req_pool_indices[index]) * row_stride;
+  }
+
+  /// Slot of position `position` of a sequence. Unsigned, so that ids that do not fit wrap instead
+  /// of being undefined; int64 slots are exact.
+  KOKKOS_FUNCTION Slot slot(const std::int32_t* page_ids, std::int32_t position) const {
+    const std::int32_t page = page_size.quotient(position);
+    return slot(page_ids[page], position - page * page_size.value());
+  }
+  KOKKOS_FUNCTION Slot slot(Slot page_id, std::int32_t within) const {
+    using Unsigned = std::make_unsigned_t<Slot>;
+    return static_cast<Slot>(static_cast<Unsigned>(page_id) *
+                                 static_cast<Unsigned>(page_size.value()) +
+                             static_cast<Unsigned>(within));
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void write_pages(const Team& team, std::int64_t begin, std::int64_t end) const {
+    Sequence sequence = find(team, begin);
+    for (std::int64_t flat = begin; flat < end;) {
+      advance(sequence, flat);
+      const std::int64_t count = Kokkos::min(sequence.end, end) - flat;
+      write_positions(sequence.page_ids, static_cast<std::int32_t>(flat + sequence.position_shift),
+                      static_cast<std::int32_t>(count), chunk_kv_indices + flat);
+      flat += count;
+    }
+  }
+
+  /// The slots of `count` positions of one sequence from `position` on, by plain loops that
+  /// compilers vectorise.
+  KOKKOS_FUNCTION void write_positions(const std::int32_t* page_ids, std::int32_t position,
+                                       std::int32_t count, Slot* out) const {
+    const std::int32_t size = page_size.value();
+    if (size == 1) {
+      for (std::int32_t k = 0; k < count; ++k) out[k] = page_ids[position + k];
+      return;
+    }
+    std::int32_t page = page_size.quotient(position);
+    for (std::int32_t within = position - page * size; count > 0; within = 0, ++page) {
+      const Slot first = slot(page_ids[page], within);
+      const std::int32_t here = Kokkos::min(count, size - within);
+      for (std::int32_t k = 0; k < here; ++k) out[k] = static_cast<Slot>(first + k);
+      out += here;
+      count -= here;
+    }
+  }
+
+  /// `begin` lies on a 16-byte unit, before the output's first element in the first tile.
+  template <class Team>
+  KOKKOS_FUNCTION void write_steps(const Team& team, std::int64_t begin, std::int64_t end) const {
+    const std::int32_t step = unroll * lane_num * pack;
+    Sequence sequence = find(team, Kokkos::max(begin, std::int64_t{0}));
+    for (std::int64_t flat = begin; flat < end; flat += step) {
+      if (flat >= 0) advance(sequence, flat);
+      if (flat >= 0 && flat + step <= Kokkos::min(sequence.end, end)) {
+        write_inside(team, sequence, flat);
+      } else {
+        write_across(team, sequence, flat, end);
+      }
+    }
+  }
+
+  /// A step that lies inside one sequence.
+  template <class Team>
+  KOKKOS_FUNCTION void write_inside(const Team& team, const Sequence& sequence,
+                                    std::int64_t flat) const {
+    const std::int32_t* const page_ids = sequence.page_ids;
+    const auto first_position = static_cast<std::int32_t>(flat + sequence.position_shift);
+    Pack* const packs = reinterpret_cast<Pack*>(chunk_kv_indices + flat);
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lane_num), [&](const std::int32_t lane) {
+      Slot first[unroll];
+      std::int32_t left[unroll];  // slots of the same page from there on
+      for (int u = 0; u < unroll; ++u) {
+        const std::int32_t position = first_position + (u * lane_num + lane) * pack;
+        const std::int32_t page = page_size.quotient(position);
+        const std::int32_t within = position - page * page_size.value();
+        left[u] = page_size.value() - within;
+        first[u] = slot(page_ids[page], within);
+      }
+      for (int u = 0; u < unroll; ++u) {
+        const std::int32_t position = first_position + (u * lane_num + lane) * pack;
+        Pack values;
+        for (int k = 0; k < pack; ++k) {
+          values.slots[k] =
+              k < left[u] ? static_cast<Slot>(first[u] + k) : slot(page_ids, position + k);
+        }
+        packs[u * lane_num + lane] = values;
+      }
+    });
+  }
+
+  /// A step over the end of a sequence or of the tile: each lane goes on from `sequence` by itself.
+  template <class Team>
+  KOKKOS_FUNCTION void write_across(const Team& team, const Sequence& sequence, std::int64_t flat,
+                                    std::int64_t end) const {
+    Kokkos::parallel_for(
+        Kokkos::ThreadVectorRange(team, unroll * lane_num), [&](const std::int32_t i) {
+          const std::int64_t first = flat + std::int64_t{i} * pack;
+          if (first >= end) return;
+          Sequence mine = sequence;
+          const auto next_slot = [&](std::int64_t index) {
+            advance(mine, index);
+            return slot(mine.page_ids, static_cast<std::int32_t>(index + mine.position_shift));
+          };
+          if (first >= 0 && first + pack <= end) {
+            Pack values;
+            for (int k = 0; k < pack; ++k) values.slots[k] = next_slot(first + k);
+            *reinterpret_cast<Pack*>(chunk_kv_indices + first) = values;
+          } else {
+            for (std::int64_t k = Kokkos::max(first, std::int64_t{0});
+                 k < Kokkos::min(first + pack, end); ++k) {
+              chunk_kv_indices[k] = next_slot(k);
+            }
+          }
+        });
+  }
 };
 
 /// Enqueues kernel 2 on `space`; nothing when there is no slot to write.
 ///
-/// The tile is the smallest that fills the machine once: more tiles than can run together would
+/// A tile is the smallest that fills the machine once: more tiles than can run together would
 /// repeat the searches, fewer would leave threads idle.
 template <ExecutionSpace Space, Index RequestIndex, Index Slot>
 void launch(const Space& space, KvIndices<RequestIndex, Slot> kernel) {
   if (kernel.total_tokens == 0) return;
+  using Kernel = KvIndices<RequestIndex, Slot>;
   const std::int64_t length = kernel.lead() + kernel.total_tokens;
+  kernel.lane_num = lanes<Space>();
+  const int team_size = runs_on_host<Space> ? 1 : 4;
   // Several tiles a host thread, so that uneven ones even out.
-  constexpr std::int64_t tiles_per_team = runs_on_host<Space> ? 4 : 1;
-  constexpr std::int64_t unit =
-      runs_on_host<Space> ? 4096 : device_team_size * KvIndices<RequestIndex, Slot>::pack;
-  const std::int64_t teams =
-      std::max<std::int64_t>(1, space.concurrency() / team_size<Space>) * tiles_per_team;
-  kernel.tile = ceil_div(ceil_div(length, teams), unit) * unit;
-  launch_teams("chunked_prefill::kv_indices", space,
-               static_cast<int>(ceil_div(length, kernel.tile)), kernel);
+  const std::int64_t tiles = runs_on_host<Space> ? std::int64_t{4} * space.concurrency()
+                                                 : space.concurrency() / kernel.lane_num;
+  const std::int64_t step =
+      runs_on_host<Space> ? 4096 : Kernel::unroll * kernel.lane_num * Kernel::pack;
+  kernel.tile = ceil_div(ceil_div(length, std::max(tiles, std::int64_t{1})), step) * step;
+  launch_teams("chunked_prefill::kv_indices", space, ceil_div(length, kernel.tile * team_size),
+               team_size, kernel);
 }
 
 }  // namespace chunked_prefill::impl

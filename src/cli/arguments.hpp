@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "index_type.hpp"
+
+namespace chunked_prefill::cli {
+
+/// What `chunked_prefill plan` was asked to do.
+struct PlanArguments {
+  std::string batch;  ///< path of the batch, `-` for standard input
+  IndexType index_type = IndexType::int32;
+  std::string execution_space;  ///< one of `execution_spaces()`
+  bool check = false;
+  std::optional<std::string> json;  ///< path, `-` for standard output
+  std::optional<std::string> svg;   ///< path, `-` for standard output
+};
+
+/// A text that was asked for instead of work: the help or the version.
+struct Answer {
+  std::string text;
+};
+
+/// Reads the command line.
+/// \throws InvalidArgument naming the option or argument at fault.
+[[nodiscard]] std::variant<PlanArguments, Answer> parse_arguments(int argc,
+                                                                  const char* const* argv);
+
+}  // namespace chunked_prefill::cli

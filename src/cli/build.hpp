@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chunked_prefill/plan.hpp>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "batch.hpp"
+#include "index_type.hpp"
+
+namespace chunked_prefill::cli {
+
+/// How the prefixes were cut; the one policy of this version.
+inline constexpr const char* policy = "equal";
+
+/// Execution spaces that Kokkos was built with, by name.
+[[nodiscard]] std::vector<std::string> execution_spaces();
+[[nodiscard]] std::string default_execution_space();
+[[nodiscard]] std::string kokkos_version();
+
+/// Rows of equal length, one a loop.
+struct Table {
+  std::vector<std::int32_t> values;
+  std::size_t columns = 0;
+
+  [[nodiscard]] std::span<const std::int32_t> row(std::size_t loop) const {
+    return std::span(values).subspan(loop * columns, columns);
+  }
+};
+
+/// All that the library gave for a batch, as plain host data.
+struct Build {
+  ChunkPlan plan;
+  std::string execution_space;
+  IndexType index_type = IndexType::int32;
+  Table starts, ends, len_in_chunk;            ///< (chunked_loop_num, batch_size)
+  Table cum_seq_lens;                          ///< (chunked_loop_num, batch_size + 1)
+  std::vector<std::int64_t> chunk_kv_offsets;  ///< (chunked_loop_num + 1)
+  std::vector<std::int64_t> chunk_kv_indices;  ///< (total tokens), of either index type
+
+  [[nodiscard]] std::size_t loops() const {
+    return static_cast<std::size_t>(plan.chunked_loop_num());
+  }
+  /// Slots of one loop, as the device's offsets divide them.
+  [[nodiscard]] std::span<const std::int64_t> slots(std::size_t loop) const {
+    const auto begin = static_cast<std::size_t>(chunk_kv_offsets[loop]);
+    const auto end = static_cast<std::size_t>(chunk_kv_offsets[loop + 1]);
+    return std::span(chunk_kv_indices).subspan(begin, end - begin);
+  }
+};
+
+/// Builds the batch's metadata on the named execution space and copies it back. Initialises Kokkos
+/// for as long as it runs, so it can be called once.
+/// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the result
+///   needs more memory than there is.
+[[nodiscard]] Build build(const Batch& batch, IndexType index_type,
+                          const std::string& execution_space);
+
+}  // namespace chunked_prefill::cli

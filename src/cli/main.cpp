@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#include <fmt/format.h>
+
+#include <chunked_prefill/error.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "arguments.hpp"
+#include "batch.hpp"
+#include "build.hpp"
+#include "check.hpp"
+#include "output.hpp"
+#include "report_json.hpp"
+#include "report_svg.hpp"
+#include "report_text.hpp"
+#include "text.hpp"
+
+namespace chunked_prefill::cli {
+namespace {
+
+void print(std::string_view text) {
+  Output output("-");
+  output.write(text);
+  output.finish();
+}
+
+void say_checked(const Build& build, bool standard_output_is_taken) {
+  const std::string line = fmt::format("verified: {} and {} equal to the serial computation\n",
+                                       counted(build.plan.chunked_loop_num(), "loop"),
+                                       counted(build.plan.total_tokens(), "slot"));
+  if (standard_output_is_taken) {
+    std::fputs(line.c_str(), stderr);
+  } else {
+    print(line);
+  }
+}
+
+void plan(const PlanArguments& arguments) {
+  const Batch batch = read_batch(arguments.batch, arguments.index_type);
+  const Build result = build(batch, arguments.index_type, arguments.execution_space);
+  if (arguments.check) check(batch, result);
+
+  std::optional<Output> json, svg;
+  if (arguments.json) report_json(batch, result, json.emplace(*arguments.json));
+  if (arguments.svg) report_svg(batch, result, svg.emplace(*arguments.svg));
+  if (!json && !svg) print(report_text(batch, result, terminal_width()));
+  if (json) json->finish();
+  if (svg) svg->finish();
+  if (arguments.check) say_checked(result, arguments.json == "-" || arguments.svg == "-");
+  // Last, so that a failure anywhere leaves no file.
+  if (json) json->commit();
+  if (svg) svg->commit();
+}
+
+int fail(int status, std::string_view message) {
+  std::string line;  // one line, whatever the message quotes
+  for (const unsigned char c : message) {
+    line += c < 0x20 || c == 0x7F ? ' ' : static_cast<char>(c);
+  }
+  std::fprintf(stderr, "chunked_prefill: %s\n", line.c_str());
+  return status;
+}
+
+int run(int argc, const char* const* argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
+  try {
+    const auto asked = parse_arguments(argc, argv);
+    if (const auto* answer = std::get_if<Answer>(&asked)) {
+      print(answer->text);
+    } else {
+      plan(std::get<PlanArguments>(asked));
+    }
+    return 0;
+  } catch (const CheckFailed& error) {
+    return fail(1, error.what());
+  } catch (const Error& error) {
+    return fail(2, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(2, "memory: there is not enough for this batch");
+  } catch (const std::exception& error) {
+    return fail(2, std::string("execution space: ") + error.what());
+  }
+}
+
+}  // namespace
+}  // namespace chunked_prefill::cli
+
+int main(int argc, char** argv) { return chunked_prefill::cli::run(argc, argv); }

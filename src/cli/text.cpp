@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+#include "text.hpp"
+
+#include <fmt/format.h>
+
+namespace chunked_prefill::cli {
+
+std::string grouped(std::int64_t number) {
+  if (number < 1000) return std::to_string(number);
+  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
+}
+
+std::string counted(std::int64_t number, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
+}
+
+std::string name_end(std::string_view name, std::size_t most) {
+  if (name.size() <= most) return std::string(name);
+  name.remove_prefix(name.size() - most + 3);
+  while (!name.empty() && (name[0] & 0xC0) == 0x80) name.remove_prefix(1);  // inside a character
+  return fmt::format("...{}", name);
+}
+
+}  // namespace chunked_prefill::cli
