@@ -36,8 +36,9 @@ class Recorder {
       s_events.fences.emplace_back(name);
     });
     tools::set_allocate_data_callback(
-        [](Kokkos_Profiling_SpaceHandle, const char* label, const void*, std::uint64_t) {
-          s_events.allocations.emplace_back(label);
+        [](Kokkos_Profiling_SpaceHandle, const char* label, const void*, std::uint64_t bytes) {
+          // Kokkos announces the team scratch of every team launch, of 0 bytes where none is used.
+          if (bytes > 0) s_events.allocations.emplace_back(label);
         });
     tools::set_begin_deep_copy_callback([](Kokkos_Profiling_SpaceHandle, const char* label,
                                            const void*, Kokkos_Profiling_SpaceHandle, const char*,

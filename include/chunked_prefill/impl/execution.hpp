@@ -21,14 +21,13 @@ int lanes() {
 }
 
 /// One team of `team_size` threads, `lanes` wide, for each of `league_size` pieces of work, in
-/// `space`'s order.
+/// `space`'s order. `scratch_bytes` of team scratch, level 0.
 template <ExecutionSpace Space, class Functor>
 void launch_teams(const char* label, const Space& space, std::int64_t league_size, int team_size,
-                  const Functor& functor) {
-  Kokkos::parallel_for(
-      label,
-      Kokkos::TeamPolicy<Space>(space, static_cast<int>(league_size), team_size, lanes<Space>()),
-      functor);
+                  const Functor& functor, std::size_t scratch_bytes = 0) {
+  Kokkos::TeamPolicy<Space> policy(space, static_cast<int>(league_size), team_size, lanes<Space>());
+  policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
+  Kokkos::parallel_for(label, policy, functor);
 }
 
 template <class T>

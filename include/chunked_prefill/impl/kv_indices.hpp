@@ -35,7 +35,8 @@ struct KvIndices {
 
   /// Slots of one 16-byte store.
   static constexpr int pack = 16 / sizeof(Slot);
-  /// Stores that a lane has in flight: their page ids are loaded before the first is stored.
+  /// Stores that a lane has in flight inside a sequence: all page ids are loaded before the first
+  /// is stored.
   static constexpr int unroll = 4;
 
   /// How far into a 16-byte unit the output begins; tiles are cut on those units.
@@ -48,13 +49,16 @@ struct KvIndices {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, team.team_size()), [&](const int thread) {
       const std::int64_t rank = std::int64_t{team.league_rank()} * team.team_size() + thread;
-      const std::int64_t begin = rank * tile - lead();
-      const std::int64_t end = Kokkos::min(begin + tile, live_tokens());
-      if (end <= Kokkos::max(begin, std::int64_t{0})) return;
+      const std::int64_t unit = rank * tile - lead();
+      const std::int64_t begin = Kokkos::max(unit, std::int64_t{0});
+      Sequence sequence;
+      if (begin >= total_tokens || !find(team, sequence, begin)) return;
+      const std::int64_t end =
+          Kokkos::min(unit + tile, Kokkos::min(total_tokens, loop_offset(chunked_loop_num)));
       if constexpr (runs_on_host<typename Team::execution_space>) {
-        write_pages(team, Kokkos::max(begin, std::int64_t{0}), end);
+        write_pages(sequence, begin, end);
       } else {
-        write_steps(team, begin, end);
+        write_steps(team, sequence, unit, end);
       }
     });
   }
@@ -75,9 +79,6 @@ struct KvIndices {
     const std::int32_t* page_ids = nullptr;  ///< its row of the page table
   };
 
-  KOKKOS_FUNCTION std::int64_t live_tokens() const {
-    return Kokkos::min(total_tokens, loop_offset(chunked_loop_num));
-  }
   KOKKOS_FUNCTION std::int64_t loop_offset(std::int32_t loop) const {
     if (offsets != nullptr) return offsets[loop];
     return loop == 0 ? 0 : cum_seq_lens[batch_size];
@@ -86,18 +87,18 @@ struct KvIndices {
     return cum_seq_lens + std::int64_t{loop} * (std::int64_t{batch_size} + 1);
   }
 
-  /// The sequence that flat index `flat` belongs to; the lanes of the thread search together.
+  /// Finds the sequence that flat index `flat` belongs to; the lanes of the thread search together.
+  /// False past the last token.
   template <class Team>
-  KOKKOS_FUNCTION Sequence find(const Team& team, std::int64_t flat) const {
-    Sequence found;
-    if (offsets != nullptr) {
-      enter_loop(found, last_at_most(team, offsets, chunked_loop_num, flat));
-    } else {
-      enter_loop(found, 0);
-    }
-    const auto in_loop = static_cast<std::int32_t>(flat - found.loop_begin);
-    enter(found, last_at_most(team, cum_row(found.loop), batch_size, in_loop));
-    return found;
+  KOKKOS_FUNCTION bool find(const Team& team, Sequence& sequence, std::int64_t flat) const {
+    const std::int32_t loop = offsets != nullptr
+                                  ? last_at_most(team, offsets, chunked_loop_num + 1, flat)
+                                  : static_cast<std::int32_t>(flat >= loop_offset(1));
+    if (loop == chunked_loop_num) return false;
+    enter_loop(sequence, loop);
+    const auto in_loop = static_cast<std::int32_t>(flat - sequence.loop_begin);
+    enter(sequence, last_at_most(team, cum_row(loop), batch_size, in_loop));
+    return true;
   }
 
   /// Moves on to the sequence that flat index `flat` belongs to, usually the same or the next.
@@ -141,9 +142,7 @@ struct KvIndices {
                              static_cast<Unsigned>(within));
   }
 
-  template <class Team>
-  KOKKOS_FUNCTION void write_pages(const Team& team, std::int64_t begin, std::int64_t end) const {
-    Sequence sequence = find(team, begin);
+  KOKKOS_FUNCTION void write_pages(Sequence& sequence, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t flat = begin; flat < end;) {
       advance(sequence, flat);
       const std::int64_t count = Kokkos::min(sequence.end, end) - flat;
@@ -174,44 +173,56 @@ struct KvIndices {
 
   /// `begin` lies on a 16-byte unit, before the output's first element in the first tile.
   template <class Team>
-  KOKKOS_FUNCTION void write_steps(const Team& team, std::int64_t begin, std::int64_t end) const {
-    const std::int32_t step = unroll * lane_num * pack;
-    Sequence sequence = find(team, Kokkos::max(begin, std::int64_t{0}));
-    for (std::int64_t flat = begin; flat < end; flat += step) {
+  KOKKOS_FUNCTION void write_steps(const Team& team, Sequence& sequence, std::int64_t begin,
+                                   std::int64_t end) const {
+    const std::int32_t step = lane_num * pack;
+    for (std::int64_t flat = begin; flat < end;) {
       if (flat >= 0) advance(sequence, flat);
-      if (flat >= 0 && flat + step <= Kokkos::min(sequence.end, end)) {
+      if (flat >= 0 && flat + unroll * step <= Kokkos::min(sequence.end, end)) {
         write_inside(team, sequence, flat);
+        flat += unroll * step;
       } else {
         write_across(team, sequence, flat, end);
+        flat += step;
       }
     }
   }
 
-  /// A step that lies inside one sequence.
+  /// The first slot of a pack, and how many follow it on the same page.
+  struct PackStart {
+    Slot first;
+    std::int32_t left;
+  };
+  KOKKOS_FUNCTION PackStart pack_start(const std::int32_t* page_ids, std::int32_t position) const {
+    const std::int32_t page = page_size.quotient(position);
+    const std::int32_t within = position - page * page_size.value();
+    return {slot(page_ids[page], within), page_size.value() - within};
+  }
+  KOKKOS_FUNCTION Pack finish(const PackStart& start, const std::int32_t* page_ids,
+                              std::int32_t position) const {
+    Pack values;
+    for (int k = 0; k < pack; ++k) {
+      values.slots[k] =
+          k < start.left ? static_cast<Slot>(start.first + k) : slot(page_ids, position + k);
+    }
+    return values;
+  }
+
+  /// `unroll` steps that lie inside one sequence.
   template <class Team>
   KOKKOS_FUNCTION void write_inside(const Team& team, const Sequence& sequence,
                                     std::int64_t flat) const {
     const std::int32_t* const page_ids = sequence.page_ids;
-    const auto first_position = static_cast<std::int32_t>(flat + sequence.position_shift);
+    const auto position = static_cast<std::int32_t>(flat + sequence.position_shift);
     Pack* const packs = reinterpret_cast<Pack*>(chunk_kv_indices + flat);
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lane_num), [&](const std::int32_t lane) {
-      Slot first[unroll];
-      std::int32_t left[unroll];  // slots of the same page from there on
+      PackStart starts_of[unroll];
       for (int u = 0; u < unroll; ++u) {
-        const std::int32_t position = first_position + (u * lane_num + lane) * pack;
-        const std::int32_t page = page_size.quotient(position);
-        const std::int32_t within = position - page * page_size.value();
-        left[u] = page_size.value() - within;
-        first[u] = slot(page_ids[page], within);
+        starts_of[u] = pack_start(page_ids, position + (u * lane_num + lane) * pack);
       }
       for (int u = 0; u < unroll; ++u) {
-        const std::int32_t position = first_position + (u * lane_num + lane) * pack;
-        Pack values;
-        for (int k = 0; k < pack; ++k) {
-          values.slots[k] =
-              k < left[u] ? static_cast<Slot>(first[u] + k) : slot(page_ids, position + k);
-        }
-        packs[u * lane_num + lane] = values;
+        packs[u * lane_num + lane] =
+            finish(starts_of[u], page_ids, position + (u * lane_num + lane) * pack);
       }
     });
   }
@@ -220,26 +231,24 @@ struct KvIndices {
   template <class Team>
   KOKKOS_FUNCTION void write_across(const Team& team, const Sequence& sequence, std::int64_t flat,
                                     std::int64_t end) const {
-    Kokkos::parallel_for(
-        Kokkos::ThreadVectorRange(team, unroll * lane_num), [&](const std::int32_t i) {
-          const std::int64_t first = flat + std::int64_t{i} * pack;
-          if (first >= end) return;
-          Sequence mine = sequence;
-          const auto next_slot = [&](std::int64_t index) {
-            advance(mine, index);
-            return slot(mine.page_ids, static_cast<std::int32_t>(index + mine.position_shift));
-          };
-          if (first >= 0 && first + pack <= end) {
-            Pack values;
-            for (int k = 0; k < pack; ++k) values.slots[k] = next_slot(first + k);
-            *reinterpret_cast<Pack*>(chunk_kv_indices + first) = values;
-          } else {
-            for (std::int64_t k = Kokkos::max(first, std::int64_t{0});
-                 k < Kokkos::min(first + pack, end); ++k) {
-              chunk_kv_indices[k] = next_slot(k);
-            }
-          }
-        });
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lane_num), [&](const std::int32_t lane) {
+      const std::int64_t first = Kokkos::max(flat + std::int64_t{lane} * pack, std::int64_t{0});
+      const std::int64_t last = Kokkos::min(flat + (std::int64_t{lane} + 1) * pack, end);
+      if (first >= last) return;
+      Sequence mine = sequence;
+      advance(mine, first);
+      const auto position = static_cast<std::int32_t>(first + mine.position_shift);
+      if (last - first == pack && last <= mine.end) {
+        *reinterpret_cast<Pack*>(chunk_kv_indices + first) =
+            finish(pack_start(mine.page_ids, position), mine.page_ids, position);
+        return;
+      }
+      for (std::int64_t k = first; k < last; ++k) {
+        advance(mine, k);
+        chunk_kv_indices[k] =
+            slot(mine.page_ids, static_cast<std::int32_t>(k + mine.position_shift));
+      }
+    });
   }
 };
 
@@ -256,9 +265,9 @@ void launch(const Space& space, KvIndices<RequestIndex, Slot> kernel) {
   const int team_size = runs_on_host<Space> ? 1 : 4;
   // Several tiles a host thread, so that uneven ones even out.
   const std::int64_t tiles = runs_on_host<Space> ? std::int64_t{4} * space.concurrency()
-                                                 : space.concurrency() / kernel.lane_num;
+                                                 : space.concurrency() / kernel.lane_num / 2;
   const std::int64_t step =
-      runs_on_host<Space> ? 4096 : Kernel::unroll * kernel.lane_num * Kernel::pack;
+      runs_on_host<Space> ? 4096 : std::int64_t{kernel.lane_num} * Kernel::pack;
   kernel.tile = ceil_div(ceil_div(length, std::max(tiles, std::int64_t{1})), step) * step;
   launch_teams("chunked_prefill::kv_indices", space, ceil_div(length, kernel.tile * team_size),
                team_size, kernel);

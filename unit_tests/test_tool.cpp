@@ -1,0 +1,672 @@
+// SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+// The tool as its users meet it: run by a shell in an empty directory, judged by its exit status,
+// what it prints and the files it leaves.
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct Outcome {
+  int status = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class Tool : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "chunked_prefill_XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    m_directory = name;
+    fs::create_directory(work());
+  }
+  void TearDown() override { fs::remove_all(m_directory); }
+
+  [[nodiscard]] fs::path work() const { return m_directory / "work"; }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(work() / name, std::ios::binary) << text;
+  }
+  [[nodiscard]] std::string read(const std::string& name) const { return read_file(work() / name); }
+
+  /// Runs a shell command, in which `$TOOL` is the tool.
+  [[nodiscard]] Outcome shell(const std::string& command) const {
+    const fs::path out = m_directory / "out", err = m_directory / "err";
+    std::ofstream(m_directory / "command") << command;
+    const std::string line = "cd '" + work().string() + "' && TOOL='" CHUNKED_PREFILL_TOOL "' sh " +
+                             "../command >'" + out.string() + "' 2>'" + err.string() + "'";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
+  }
+  [[nodiscard]] Outcome plan(const std::string& arguments) const {
+    return shell("\"$TOOL\" plan " + arguments);
+  }
+  /// The document of a plan that must succeed.
+  [[nodiscard]] Json plan_json(const Json& batch, const std::string& arguments = "") const {
+    write("batch.json", batch.dump());
+    const Outcome outcome = plan("batch.json --json - " + arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  }
+
+  /// Those that the tool says it was built with.
+  [[nodiscard]] std::vector<std::string> execution_spaces() const {
+    const std::string version = shell("\"$TOOL\" --version").out;
+    const auto begin = version.find("execution spaces: ") + 18;
+    std::istringstream words(version.substr(begin, version.find(" (default", begin) - begin));
+    std::vector<std::string> names;
+    for (std::string name; words >> name;) {
+      if (name.back() == ',') name.pop_back();
+      names.push_back(name);
+    }
+    return names;
+  }
+
+  [[nodiscard]] std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(work())) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  /// One line on standard error, nothing on standard output, no file.
+  void expect_refused(const Outcome& outcome, const std::string& message) const {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err, "chunked_prefill: " + message + "\n");
+    EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
+  }
+
+ private:
+  fs::path m_directory;
+};
+
+const Json four_sequences = {
+    {"prefix_lens", {256, 512, 768, 1024}}, {"page_size", 64}, {"chunk_capacity", 1024}};
+
+// What comes out
+
+TEST_F(Tool, GoldenCasesAreEqualOnEveryExecutionSpace) {
+  std::ifstream file(CHUNKED_PREFILL_TEST_DATA "/golden.json");
+  const Json cases = Json::parse(file);
+  ASSERT_EQ(cases.size(), 47u);
+  const auto spaces = execution_spaces();
+  ASSERT_FALSE(spaces.empty());
+  for (const std::string& space : spaces) {
+    for (std::size_t k = 0; k < cases.size(); ++k) {
+      SCOPED_TRACE(space + ", case " + std::to_string(k));
+      Json batch;
+      for (const char* key :
+           {"prefix_lens", "page_size", "chunk_capacity", "req_to_page", "req_pool_indices"}) {
+        batch[key] = cases[k].at(key);
+      }
+      const std::string type = k % 2 == 0 ? "int32" : "int64";
+      const Json got =
+          plan_json(batch, "--check --index-type " + type + " --execution-space " + space);
+      ASSERT_TRUE(got.is_object());
+      for (const char* key : {"starts", "ends", "len_in_chunk", "cum_seq_lens",
+                              "max_chunk_len_per_loop", "chunked_loop_num", "chunk_kv_indices"}) {
+        EXPECT_EQ(got.value(key, Json()), cases[k].at(key)) << key;
+      }
+      EXPECT_EQ(got.value("execution_space", ""), space);
+      EXPECT_EQ(got.value("index_type", ""), type);
+    }
+  }
+}
+
+TEST_F(Tool, ExecutionSpaceInAnyCase) {
+  for (const std::string& space : execution_spaces()) {
+    std::string name = space;
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const Json got = plan_json(four_sequences, "--execution-space " + name);
+    EXPECT_EQ(got.value("execution_space", ""), space);
+  }
+}
+
+TEST_F(Tool, JsonHasEveryNumberOfTheLoops) {
+  const Json got =
+      plan_json({{"prefix_lens", {0, 300, 0, 64}}, {"page_size", 64}, {"chunk_capacity", 1024}});
+  EXPECT_EQ(got.value("policy", ""), "equal");
+  EXPECT_EQ(got.value("batch_size", 0), 4);
+  EXPECT_EQ(got.value("page_size", 0), 64);
+  EXPECT_EQ(got.value("chunk_capacity", 0), 1024);
+  EXPECT_EQ(got.value("chunk_len", 0), 256);
+  EXPECT_EQ(got.value("chunked_loop_num", 0), 2);
+  EXPECT_EQ(got.value("prefix_lens", Json()), Json({0, 300, 0, 64}));
+  EXPECT_EQ(got.value("starts", Json()), Json({{0, 0, 0, 0}, {256, 256, 256, 256}}));
+  EXPECT_EQ(got.value("ends", Json()), Json({{0, 256, 0, 64}, {0, 300, 0, 64}}));
+  EXPECT_EQ(got.value("len_in_chunk", Json()), Json({{0, 256, 0, 64}, {0, 44, 0, 0}}));
+  EXPECT_EQ(got.value("cum_seq_lens", Json()), Json({{0, 0, 256, 256, 320}, {0, 0, 44, 44, 44}}));
+  EXPECT_EQ(got.value("tokens_per_loop", Json()), Json({320, 44}));
+  EXPECT_EQ(got.value("chunk_kv_offsets", Json()), Json({0, 320, 364}));
+  EXPECT_EQ(got.value("max_chunk_len_per_loop", Json()), Json({256, 44}));
+  EXPECT_EQ(got.value("seq_begin_per_loop", Json()), Json({1, 1}));
+  EXPECT_EQ(got.value("seq_end_per_loop", Json()), Json({4, 2}));
+  EXPECT_EQ(got.value("non_empty_seqs_per_loop", Json()), Json({2, 1}));
+  EXPECT_EQ(got.value("has_empty_seq_per_loop", Json()), Json({true, true}));
+}
+
+TEST_F(Tool, IdentityTableNumbersPagesConsecutively) {
+  const Json got =
+      plan_json({{"prefix_lens", {3, 0, 5}}, {"page_size", 2}, {"chunk_capacity", 100}});
+  // Pages 0 and 1, none, then 2, 3 and 4.
+  EXPECT_EQ(got.value("chunk_kv_indices", Json()), Json({{0, 1, 2, 4, 5, 6, 7, 8}}));
+  EXPECT_NE(plan("batch.json").out.find("identity table"), std::string::npos);
+
+  write(
+      "batch.json",
+      R"({"prefix_lens": [3], "page_size": 2, "req_to_page": [[7, 1]], "req_pool_indices": [0]})");
+  EXPECT_EQ(plan("batch.json").out.find("identity table"), std::string::npos);
+}
+
+TEST_F(Tool, CapacityComesFromSettings) {
+  const auto capacity = [&](const Json& settings) {
+    Json batch = {{"prefix_lens", {1}}, {"page_size", 64}};
+    batch.update(settings);
+    return plan_json(batch).value("chunk_capacity", 0);
+  };
+  EXPECT_EQ(capacity(Json::object()), 32768);
+  EXPECT_EQ(capacity({{"chunked_prefill_size", 100}}), 400);
+  EXPECT_EQ(capacity({{"mla_chunk_multiplier", 3}}), 24576);
+  EXPECT_EQ(capacity({{"chunked_prefill_size", 100}, {"mla_chunk_multiplier", 3}}), 300);
+}
+
+TEST_F(Tool, PageIdsPastAPrefixAreNeverLookedAt) {
+  const Json got = plan_json({{"prefix_lens", {65}},
+                              {"page_size", 64},
+                              {"req_to_page", {{-5, -6, -7}, {4, 2, -2147483648}}},
+                              {"req_pool_indices", {1}}});
+  EXPECT_EQ(got["chunk_kv_indices"][0][64], 128);
+}
+
+TEST_F(Tool, SlotsReachTheEndOfInt32AndBeyond) {
+  const auto last_slot = [&](std::int64_t page, const std::string& type) -> Json {
+    const Json got = plan_json({{"prefix_lens", {64}},
+                                {"page_size", 64},
+                                {"req_to_page", {{page}}},
+                                {"req_pool_indices", {0}}},
+                               "--check --index-type " + type);
+    return got["chunk_kv_indices"][0][63];
+  };
+  EXPECT_EQ(last_slot(33554431, "int32"), 2147483647);
+  EXPECT_EQ(last_slot(33554432, "int64"), 2147483711);
+  EXPECT_EQ(last_slot(2147483647, "int64"), 137438953471);
+}
+
+TEST_F(Tool, NothingCachedIsNoLoops) {
+  for (const Json& lens : {Json::array(), Json({0, 0})}) {
+    const Json got = plan_json({{"prefix_lens", lens}, {"page_size", 64}}, "--check");
+    EXPECT_EQ(got.value("chunked_loop_num", -1), 0);
+    EXPECT_EQ(got.value("starts", Json()), Json::array());
+    EXPECT_EQ(got.value("chunk_kv_offsets", Json()), Json({0}));
+    EXPECT_EQ(got.value("chunk_kv_indices", Json()), Json::array());
+    EXPECT_NE(plan("batch.json").out.find("no sequence has a cached prefix"), std::string::npos);
+    EXPECT_EQ(plan("batch.json --svg picture.svg").status, 0);
+    EXPECT_NE(read("picture.svg").find("No loops"), std::string::npos);
+  }
+}
+
+TEST_F(Tool, EightyThousandSequences) {
+  const Json got = plan_json({{"prefix_lens", std::vector<int>(80000, 16)},
+                              {"page_size", 64},
+                              {"chunk_capacity", 1280000}},
+                             "--check");
+  EXPECT_EQ(got.value("chunked_loop_num", 0), 1);
+  EXPECT_EQ(got["cum_seq_lens"][0][80000], 1280000);
+  EXPECT_EQ(got["chunk_kv_indices"][0].size(), 1280000u);
+  EXPECT_EQ(got["chunk_kv_indices"][0][1279999], 79999 * 64 + 15);
+}
+
+// Where it goes
+
+TEST_F(Tool, StandardInputAndFilesGiveTheSame) {
+  const Json expected = plan_json(four_sequences);
+  const std::string document = plan("batch.json --json -").out;
+  EXPECT_EQ(plan("- --json - <batch.json").out, document);
+
+  const Outcome outcome = plan("batch.json --json out.json --svg out.svg");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out + outcome.err, "");
+  EXPECT_EQ(read("out.json"), document);
+  EXPECT_EQ(plan("batch.json --svg -").out, read("out.svg"));
+  EXPECT_EQ(files(), (std::set<std::string>{"batch.json", "out.json", "out.svg"}));
+}
+
+TEST_F(Tool, AnExistingFileIsReplacedOnlyByAWholeOne) {
+  write("batch.json", four_sequences.dump());
+  write("out.json", "old");
+  EXPECT_EQ(plan("batch.json --json out.json --svg /dev/full").status, 2);
+  EXPECT_EQ(read("out.json"), "old");
+  EXPECT_EQ(plan("missing.json --json out.json").status, 2);
+  EXPECT_EQ(read("out.json"), "old");
+  ASSERT_EQ(shell("ln -s out.json link.json && \"$TOOL\" plan batch.json --json link.json").status,
+            0);
+  EXPECT_TRUE(fs::is_symlink(work() / "link.json"));
+  EXPECT_EQ(read("out.json"), plan("batch.json --json -").out);
+  EXPECT_EQ(files(), (std::set<std::string>{"batch.json", "link.json", "out.json"}));
+}
+
+TEST_F(Tool, CheckSaysThatItVerified) {
+  write("batch.json", four_sequences.dump());
+  const std::string verified =
+      "verified: 4 loops and 2,560 slots equal to the serial computation\n";
+  EXPECT_TRUE(plan("batch.json --check").out.ends_with("\n" + verified));
+  EXPECT_EQ(plan("batch.json --check --json out.json").out, verified);
+
+  const Outcome outcome = plan("batch.json --check --json -");
+  EXPECT_EQ(outcome.err, verified);
+  EXPECT_TRUE(Json::accept(outcome.out));
+}
+
+TEST_F(Tool, HelpAndVersionEverywhere) {
+  for (const char* arguments : {"--help", "-h", "plan --help", "plan batch.json -h"}) {
+    const Outcome outcome = shell(std::string("\"$TOOL\" ") + arguments);
+    EXPECT_EQ(outcome.status, 0) << arguments;
+    EXPECT_EQ(outcome.err, "") << arguments;
+    EXPECT_NE(outcome.out.find("--version"), std::string::npos) << arguments;
+  }
+  EXPECT_NE(plan("--help").out.find("req_pool_indices"), std::string::npos);
+
+  const std::string version = shell("\"$TOOL\" --version").out;
+  EXPECT_EQ(plan("--version").out, version);
+  EXPECT_TRUE(
+      std::regex_match(version, std::regex("chunked_prefill [0-9]+\\.[0-9]+\\.[0-9]+\n"
+                                           "Kokkos [0-9]+\\.[0-9]+\\.[0-9]+\n"
+                                           "execution spaces: .+ \\(default [A-Za-z]+\\)\n")))
+      << version;
+  const auto spaces = execution_spaces();
+  EXPECT_TRUE(std::ranges::any_of(spaces, [&](const std::string& space) {
+    return version.ends_with("(default " + space + ")\n");
+  })) << version;
+}
+
+// What it draws
+
+/// Columns that each line takes on a terminal.
+std::vector<std::size_t> line_widths(const std::string& text) {
+  std::vector<std::size_t> widths;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    widths.push_back(static_cast<std::size_t>(
+        std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80 && c != '\r'; })));
+  }
+  return widths;
+}
+
+TEST_F(Tool, DrawsEachLoopWhereItsChunksAre) {
+  write("batch.json", four_sequences.dump());
+  const std::string text = plan("batch.json").out;
+  for (const char* line : {
+           "batch.json: 4 sequences, 2,560 cached tokens, page_size 64\n",
+           "loop  tokens  longest chunk  sequences  non-empty  of capacity\n",
+           "   0   1,024            256     [0, 4)          4      100.0 %  ███████████████\n",
+           "   3     256            256     [3, 4)          1       25.0 %  ███▊\n",
+           "       0     256  │0━━━━━━━━━━━━━━\n",
+           "       2     768  │0━━━━━━━━━━━━━━1━━━━━━━━━━━━━━2━━━━━━━━━━━━━━\n",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
+  }
+}
+
+TEST_F(Tool, DrawingFitsEightyColumnsAndSaysWhatItLeavesOut) {
+  std::vector<int> lens(256);
+  for (std::size_t i = 0; i < lens.size(); ++i) lens[i] = static_cast<int>(i * 7919 % 60000);
+  for (const auto& [count, left_out] : {std::pair<std::size_t, std::string>{1, ""},
+                                        {16, ""},
+                                        {256, "234 sequences left out, of 43 to 59,707 tokens"}}) {
+    write("batch.json", Json{{"prefix_lens", std::vector(lens.begin(), lens.begin() + count)},
+                             {"page_size", 64},
+                             {"chunk_capacity", 262144}}
+                            .dump());
+    const Outcome outcome = plan("batch.json");
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_LE(std::ranges::max(line_widths(outcome.out)), 80u) << outcome.out;
+    EXPECT_EQ(outcome.out.find("left out") != std::string::npos, !left_out.empty());
+    EXPECT_NE(outcome.out.find(left_out), std::string::npos) << outcome.out;
+    EXPECT_LE(line_widths(outcome.out).size(), 70u);
+  }
+}
+
+TEST_F(Tool, DrawingTakesTheTerminalsWidth) {
+  write("batch.json", four_sequences.dump());
+  for (const unsigned short columns : {64, 100}) {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    ASSERT_GE(terminal, 0);
+    ASSERT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
+    const std::string name = ptsname(terminal);
+    const int held = open(name.c_str(), O_RDWR | O_NOCTTY);  // keeps what was written
+    const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ASSERT_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
+    ASSERT_EQ(plan("batch.json >" + name).status, 0);
+    std::string text(1 << 16, '\0');
+    text.resize(
+        static_cast<std::size_t>(std::max<ssize_t>(0, ::read(terminal, text.data(), text.size()))));
+    close(held);
+    close(terminal);
+    const std::size_t widest = std::ranges::max(line_widths(text));
+    EXPECT_LE(widest, columns) << text;
+    EXPECT_GE(widest, columns - 5u) << text;
+  }
+}
+
+TEST_F(Tool, SvgHasARowForEachLoop) {
+  write("batch.json", four_sequences.dump());
+  const std::string svg = plan("batch.json --svg -").out;
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
+  EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
+  for (const char* row : {"loop 0: 1,024 tokens, longest chunk 256, 4 of sequences [0, 4)",
+                          "loop 1: 768 tokens, longest chunk 256, 3 of sequences [1, 4)",
+                          "loop 2: 512 tokens, longest chunk 256, 2 of sequences [2, 4)",
+                          "loop 3: 256 tokens, longest chunk 256, 1 of sequences [3, 4)"}) {
+    EXPECT_NE(svg.find(row), std::string::npos) << row;
+  }
+}
+
+TEST_F(Tool, SvgOfManySaysWhatSharesARow) {
+  write("batch.json", Json{{"prefix_lens", std::vector<int>(1000, 170)},
+                           {"page_size", 64},
+                           {"chunk_capacity", 1000}}
+                          .dump());
+  const std::string svg = plan("batch.json --svg -").out;
+  EXPECT_NE(svg.find("A column is the mean of 4 neighbouring sequences. A row is the mean of 3 "
+                     "loops."),
+            std::string::npos);
+}
+
+// What it refuses
+
+struct Refusal {
+  const char* name;
+  std::string batch;
+  std::string message;
+  std::string arguments = "";
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+
+class ToolRefuses : public Tool, public ::testing::WithParamInterface<Refusal> {};
+
+TEST_P(ToolRefuses, InOneLineAndLeavesNothing) {
+  write("batch.json", GetParam().batch);
+  expect_refused(plan("batch.json --json out.json --svg out.svg " + GetParam().arguments),
+                 GetParam().message);
+  // Nor does anything reach standard output first.
+  expect_refused(plan("batch.json " + GetParam().arguments), GetParam().message);
+}
+
+std::string refusal_name(const ::testing::TestParamInfo<Refusal>& info) { return info.param.name; }
+
+/// A batch of two sequences, with `rest` as further members.
+std::string two(const std::string& rest) {
+  return R"({"prefix_lens": [65, 3], "page_size": 64)" + (rest.empty() ? "" : ", " + rest) + "}";
+}
+
+const std::string known =
+    "unknown key, known are prefix_lens, page_size, chunk_capacity, chunked_prefill_size, "
+    "mla_chunk_multiplier, req_to_page, req_pool_indices";
+
+INSTANTIATE_TEST_SUITE_P(
+    NotJson, ToolRefuses,
+    ::testing::Values(
+        Refusal{"Empty", "", "batch.json: empty, a JSON object is needed"},
+        Refusal{"Blank", "\n\n", "batch.json: not JSON, line 3, column 1: unexpected end"},
+        Refusal{"Open", "{\n\"page_size\": 1",
+                "batch.json: not JSON, line 2, column 15: unexpected end"},
+        Refusal{"Word", "prefix", "batch.json: not JSON, line 1, column 1: unexpected 'p'"},
+        Refusal{"Inside", "{\n  \"page_size\": 64,\n  \"prefix_lens\": [1, x]\n}",
+                "batch.json: not JSON, line 3, column 22: unexpected 'x'"},
+        Refusal{"Trailing", two("") + "]",
+                "batch.json: not JSON, line 1, column 42: unexpected ']'"},
+        Refusal{"Byte", "\xff", "batch.json: not JSON, line 1, column 1: unexpected byte 0xFF"},
+        Refusal{"Nested", std::string(100000, '['), "batch.json: [...] is not an object"},
+        Refusal{"NestedInside", "{\"req_to_page\": " + std::string(100000, '['),
+                "req_to_page[0][0]: [...] is not an integer"},
+        Refusal{"NestedObjects",
+                [] {
+                  std::string text;
+                  for (int k = 0; k < 100000; ++k) text += "{\"prefix_lens\":";
+                  return text;
+                }(),
+                "prefix_lens: {...} is not a list of integers"},
+        Refusal{"List", "[1]", "batch.json: [...] is not an object"},
+        Refusal{"Number", "12", "batch.json: 12 is not an object"}),
+    refusal_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, ToolRefuses,
+    ::testing::Values(
+        Refusal{"NoPrefixLens", R"({"page_size": 64})", "prefix_lens: missing"},
+        Refusal{"NoPageSize", R"({"prefix_lens": [1]})", "page_size: missing"},
+        Refusal{"Unknown", R"({"prefix_lens": [1], "pagesize": 64})", "\"pagesize\": " + known},
+        Refusal{"UnknownInTwoLines", R"({"a\nb": 64})", "\"a\\nb\": " + known},
+        Refusal{"Twice", R"({"page_size": 64, "prefix_lens": [1], "page_size": 64})",
+                "page_size: given twice"},
+        Refusal{"TableWithoutIndices", two(R"("req_to_page": [[1, 2]])"),
+                "req_pool_indices: missing, though req_to_page is given"},
+        Refusal{"IndicesWithoutTable", two(R"("req_pool_indices": [0, 0])"),
+                "req_to_page: missing, though req_pool_indices is given"},
+        Refusal{"CapacityAndSize", two(R"("chunk_capacity": 8, "chunked_prefill_size": 2)"),
+                "chunk_capacity: given together with chunked_prefill_size, of which it is the "
+                "product"},
+        Refusal{"CapacityAndMultiplier", two(R"("chunk_capacity": 8, "mla_chunk_multiplier": 2)"),
+                "chunk_capacity: given together with mla_chunk_multiplier, of which it is the "
+                "product"}),
+    refusal_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, ToolRefuses,
+    ::testing::Values(
+        Refusal{"String", R"({"prefix_lens": [1, 2, 3, "12"]})",
+                "prefix_lens[3]: \"12\" is not an integer"},
+        Refusal{"LongString", "{\"page_size\": \"" + std::string(1000, 'x') + "\"}",
+                "page_size: \"" + std::string(39, 'x') + "... is not an integer"},
+        Refusal{"Fraction", R"({"prefix_lens": [1, 2.5]})",
+                "prefix_lens[1]: 2.5 is not an integer"},
+        Refusal{"Exponent", R"({"prefix_lens": [1e3]})", "prefix_lens[0]: 1e3 is not an integer"},
+        Refusal{"Infinite", R"({"prefix_lens": [1e999]})",
+                "prefix_lens[0]: 1e999 is not an integer"},
+        Refusal{"Null", R"({"prefix_lens": [null]})", "prefix_lens[0]: null is not an integer"},
+        Refusal{"Bool", R"({"page_size": true})", "page_size: true is not an integer"},
+        Refusal{"List", R"({"page_size": [64]})", "page_size: [...] is not an integer"},
+        Refusal{"Object", R"({"chunk_capacity": {}})", "chunk_capacity: {...} is not an integer"},
+        Refusal{"NotAList", R"({"prefix_lens": 5})", "prefix_lens: 5 is not a list of integers"},
+        Refusal{"NoRows", R"({"req_to_page": 5})", "req_to_page: 5 is not a list of rows"},
+        Refusal{"NoRow", R"({"req_to_page": [[1], 5]})",
+                "req_to_page[1]: 5 is not a list of page ids"},
+        Refusal{"Page", R"({"req_to_page": [[1, 2], [3, "4"]]})",
+                "req_to_page[1][1]: \"4\" is not an integer"},
+        Refusal{"Index", R"({"req_pool_indices": [0, 0.5]})",
+                "req_pool_indices[1]: 0.5 is not an integer"}),
+    refusal_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, ToolRefuses,
+    ::testing::Values(
+        Refusal{"NegativeLength", R"({"prefix_lens": [1, -1]})",
+                "prefix_lens[1]: -1 is outside [0, 2147483647]"},
+        Refusal{"LengthBeyondInt32", R"({"prefix_lens": [2147483648]})",
+                "prefix_lens[0]: 2147483648 is outside [0, 2147483647]"},
+        Refusal{"LengthBeyondInt64", R"({"prefix_lens": [99999999999999999999]})",
+                "prefix_lens[0]: 99999999999999999999 is beyond 64 bits"},
+        Refusal{"PageSize", R"({"page_size": 0})", "page_size: 0 is outside [1, 2147483647]"},
+        Refusal{"Page", R"({"req_to_page": [[1, 2147483648]]})",
+                "req_to_page[0][1]: 2147483648 is outside [-2147483648, 2147483647]"},
+        Refusal{"Capacity", two(R"("chunk_capacity": 0)"),
+                "chunk_capacity: 0 is outside [1, 2147483647]"},
+        Refusal{"CapacityBeyondInt32", two(R"("chunk_capacity": 2147483648)"),
+                "chunk_capacity: 2147483648 is outside [1, 2147483647]"},
+        Refusal{"CapacityBelowBatch", two(R"("chunk_capacity": 1)"),
+                "chunk_capacity: 1 tokens cannot be split equally among 2 sequences (batch_size)"},
+        Refusal{"ChunkingOff", two(R"("chunked_prefill_size": -1)"),
+                "chunked_prefill_size: -1 is not positive"},
+        Refusal{"Multiplier", two(R"("mla_chunk_multiplier": 0)"),
+                "mla_chunk_multiplier: 0 is not positive"},
+        Refusal{"Product", two(R"("chunked_prefill_size": 65536, "mla_chunk_multiplier": 65536)"),
+                "chunked_prefill_size * mla_chunk_multiplier: 65536 * 65536 is beyond 2147483647"}),
+    refusal_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Tables, ToolRefuses,
+    ::testing::Values(
+        Refusal{"Ragged", two(R"("req_to_page": [[1, 2], [3, 4, 5]], "req_pool_indices": [0, 1])"),
+                "req_to_page[1]: 3 pages where row 0 has 2"},
+        Refusal{"RowTooShort", two(R"("req_to_page": [[1], [2]], "req_pool_indices": [0, 1])"),
+                "prefix_lens[0]: 65 tokens need 2 pages of page_size 64, a row of req_to_page has "
+                "1"},
+        Refusal{"IndicesTooFew", two(R"("req_to_page": [[1, 2]], "req_pool_indices": [0])"),
+                "req_pool_indices: length 1 where prefix_lens has length 2"},
+        Refusal{"RowBeyond", two(R"("req_to_page": [[1, 2]], "req_pool_indices": [0, 1])"),
+                "req_pool_indices[1]: 1 is not a row of req_to_page, which has 1 in all"},
+        Refusal{"RowNegative", two(R"("req_to_page": [[1, 2]], "req_pool_indices": [-1, 0])"),
+                "req_pool_indices[0]: -1 is not a row of req_to_page, which has 1 in all"},
+        Refusal{"RowFarBeyond",
+                two(R"("req_to_page": [[1, 2]], "req_pool_indices": [0, 4294967296])"),
+                "req_pool_indices[1]: 4294967296 is not a row of req_to_page, which has 1 in all"},
+        Refusal{"NoRows", two(R"("req_to_page": [], "req_pool_indices": [0, 0])"),
+                "req_pool_indices[0]: 0 is not a row of req_to_page, which has 0 in all"},
+        Refusal{"NegativePage",
+                two(R"("req_to_page": [[5, 6], [1, -2]], "req_pool_indices": [1, 0])"),
+                "req_to_page[1][1]: -2 is not a page id, and prefix_lens[0] covers it"},
+        Refusal{"NegativePageOfOne",
+                R"({"prefix_lens": [2], "page_size": 1, "req_to_page": [[0, -1]],
+                    "req_pool_indices": [0]})",
+                "req_to_page[0][1]: -1 is not a page id, and prefix_lens[0] covers it"},
+        Refusal{"SlotBeyondInt32",
+                R"({"prefix_lens": [64], "page_size": 64, "req_to_page": [[33554432]],
+                    "req_pool_indices": [0]})",
+                "req_to_page[0][0]: page 33554432 of page_size 64 reaches slot 2147483711, int32 "
+                "slots end at 2147483647; use --index-type int64"}),
+    refusal_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, ToolRefuses,
+    ::testing::Values(
+        Refusal{"Packed", two(""), "--policy: packed is not available in this version, equal is",
+                "--policy packed"},
+        Refusal{"Policy", two(""), "--policy: \"fair\" is neither equal nor packed",
+                "--policy fair"},
+        Refusal{"Grain", two(""),
+                "--grain: 64 belongs to the packed policy, which is not available in this version",
+                "--grain 64"},
+        Refusal{"NoGrain", two(""), "--grain: \"0\" is not a positive integer", "--grain 0"},
+        Refusal{"NegativeGrain", two(""), "--grain: \"-64\" is not a positive integer",
+                "--grain=-64"},
+        Refusal{"IndexType", two(""), "--index-type: \"int16\" is neither int32 nor int64",
+                "--index-type int16"},
+        Refusal{"Unknown", two(""), "--verbose: unknown option", "--verbose"},
+        Refusal{"SecondBatch", two(""),
+                "other.json: unexpected argument, one batch is planned at a time", "other.json"},
+        Refusal{"NoValue", two(""), "--policy: needs one value, given once", "--policy"},
+        Refusal{"TwoValues", two(""), "--policy: needs one value, given once",
+                "--policy equal --policy equal"}),
+    refusal_name);
+
+TEST_F(Tool, RefusesAnUnknownExecutionSpaceAndListsThose) {
+  write("batch.json", two(""));
+  std::string spaces;
+  for (const std::string& space : execution_spaces()) {
+    spaces += (spaces.empty() ? "" : ", ") + space;
+  }
+  expect_refused(plan("batch.json --execution-space Abacus"),
+                 "--execution-space: \"Abacus\" is not built in; available: " + spaces);
+}
+
+TEST_F(Tool, RefusesIncompleteCommands) {
+  write("batch.json", two(""));
+  expect_refused(shell("\"$TOOL\""), "subcommand: missing, plan is the one there is; see --help");
+  expect_refused(shell("\"$TOOL\" draw batch.json"),
+                 "draw: unknown subcommand, plan is the one there is");
+  expect_refused(plan(""), "BATCH.json: missing, give a file or - for standard input");
+  expect_refused(plan("batch.json --json - --svg -"), "--svg: - is where --json goes");
+}
+
+TEST_F(Tool, RefusesFilesThatCannotBeRead) {
+  write("batch.json", two(""));
+  expect_refused(plan("missing.json"), "missing.json: cannot be read: No such file or directory");
+  expect_refused(plan("."), ".: cannot be read: Is a directory");
+  expect_refused(plan("batch.json/x"), "batch.json/x: cannot be read: Not a directory");
+  expect_refused(plan("- </dev/null"), "standard input: empty, a JSON object is needed");
+  expect_refused(plan("- <."), "standard input: cannot be read: Is a directory");
+}
+
+TEST_F(Tool, RefusesFilesThatCannotBeWritten) {
+  write("batch.json", two(""));
+  for (const std::string option : {"--json ", "--svg "}) {
+    expect_refused(plan("batch.json " + option + "nowhere/out"),
+                   "nowhere/out: cannot be written: No such file or directory");
+    expect_refused(plan("batch.json " + option + "."), ".: cannot be written: Is a directory");
+    expect_refused(plan("batch.json " + option + "/dev/full"),
+                   "/dev/full: cannot be written: No space left on device");
+    expect_refused(plan("batch.json " + option + "- >/dev/full"),
+                   "standard output: cannot be written: No space left on device");
+  }
+  expect_refused(plan("batch.json --json out.json --svg nowhere/out"),
+                 "nowhere/out: cannot be written: No such file or directory");
+  expect_refused(plan("batch.json --json nowhere/out --svg out.svg"),
+                 "nowhere/out: cannot be written: No such file or directory");
+  expect_refused(plan("batch.json >/dev/full"),
+                 "standard output: cannot be written: No space left on device");
+  expect_refused(shell("\"$TOOL\" --help >/dev/full"),
+                 "standard output: cannot be written: No space left on device");
+}
+
+TEST_F(Tool, AClosedPipeIsAnErrorAndNotASilentDeath) {
+  write("batch.json", two(""));
+  const Outcome outcome =
+      shell("{ sleep 0.5; \"$TOOL\" plan batch.json; echo $? >../status; } | true; cat ../status");
+  EXPECT_EQ(outcome.out, "2\n");
+  EXPECT_EQ(outcome.err, "chunked_prefill: standard output: cannot be written: Broken pipe\n");
+}
+
+TEST_F(Tool, RefusesWhatMemoryCannotHold) {
+  write("batch.json", R"({"prefix_lens": [2147483647], "page_size": 64, "chunk_capacity": 1})");
+  const Outcome loops = plan("batch.json --json out.json");
+  EXPECT_EQ(loops.status, 2);
+  EXPECT_TRUE(
+      loops.err.starts_with("chunked_prefill: prefix_lens: 2147483647 tokens of 1 sequences "
+                            "in 2147483647 loops need "))
+      << loops.err;
+  EXPECT_EQ(std::ranges::count(loops.err, '\n'), 1);
+  EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
+
+  std::vector<int> lens(100000, 0);
+  lens[0] = 2147483647;
+  write("batch.json", Json{{"prefix_lens", lens}, {"page_size", 1}}.dump());
+  const Outcome table = plan("batch.json");
+  EXPECT_EQ(table.status, 2);
+  EXPECT_TRUE(
+      table.err.starts_with("chunked_prefill: req_to_page: 100000 rows of 2147483647 pages need "))
+      << table.err;
+}
+
+}  // namespace
