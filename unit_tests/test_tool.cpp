@@ -358,7 +358,7 @@ TEST_F(Tool, DrawingFitsEightyColumnsAndSaysWhatItLeavesOut) {
 
 TEST_F(Tool, DrawingTakesTheTerminalsWidth) {
   write("batch.json", four_sequences.dump());
-  for (const unsigned short columns : {64, 100}) {
+  for (const std::uint16_t columns : {std::uint16_t{64}, std::uint16_t{100}}) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     ASSERT_GE(terminal, 0);
     ASSERT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
@@ -649,11 +649,15 @@ TEST_F(Tool, AClosedPipeIsAnErrorAndNotASilentDeath) {
 }
 
 TEST_F(Tool, RefusesWhatMemoryCannotHold) {
-  write("batch.json", R"({"prefix_lens": [2147483647], "page_size": 64, "chunk_capacity": 1})");
-  const Outcome loops = plan("batch.json --json out.json");
+  write("batch.json", Json{{"prefix_lens", std::vector<int>(1000, 2147483647)},
+                           {"page_size", 2147483647},
+                           {"chunk_capacity", 1000}}
+                          .dump());
+  const Outcome loops = plan("batch.json --json out.json --index-type int64");
   EXPECT_EQ(loops.status, 2);
+  EXPECT_EQ(loops.out, "");
   EXPECT_TRUE(
-      loops.err.starts_with("chunked_prefill: prefix_lens: 2147483647 tokens of 1 sequences "
+      loops.err.starts_with("chunked_prefill: prefix_lens: 2147483647000 tokens of 1000 sequences "
                             "in 2147483647 loops need "))
       << loops.err;
   EXPECT_EQ(std::ranges::count(loops.err, '\n'), 1);

@@ -17,7 +17,9 @@
 namespace chunked_prefill::cli {
 namespace {
 
-constexpr const char* plan_footer = R"(BATCH.json is an object like
+/// Printed as it stands; CLI11 would reflow it.
+constexpr const char* plan_footer = R"(
+BATCH.json is an object like
   {"prefix_lens": [256, 512, 768, 1024], "page_size": 64, "chunk_capacity": 1024}
   prefix_lens        cached tokens of each sequence
   page_size          tokens a page holds
@@ -27,7 +29,8 @@ constexpr const char* plan_footer = R"(BATCH.json is an object like
                      without both: sequence i on row i, pages numbered consecutively
 
 Without --json and --svg, prints the loops and draws which part of which sequence
-each covers. Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.)";
+each covers. Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
+)";
 
 /// The option's value as typed, before it is judged.
 struct Typed {
@@ -45,7 +48,6 @@ std::string version_text() {
 
 CLI::App* add_plan(CLI::App& app, Typed& typed) {
   auto* plan = app.add_subcommand("plan", "Build the prefix metadata of one batch and show it");
-  plan->footer(plan_footer);
   plan->add_option("BATCH.json", typed.plan.batch, "the batch; - for standard input")
       ->type_name("");
   plan->add_option("--policy", typed.policy, "how prefixes are cut (default equal)")
@@ -99,14 +101,16 @@ IndexType judge_index_type(const std::string& type) {
   throw InvalidArgument("--index-type", fmt::format("\"{}\" is neither int32 nor int64", type));
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 std::string judge_execution_space(const std::string& typed) {
   const auto spaces = execution_spaces();
-  const auto same = [&](const std::string& space) {
-    return std::ranges::equal(space, typed, [](unsigned char a, unsigned char b) {
-      return std::tolower(a) == std::tolower(b);
-    });
-  };
-  const auto found = std::ranges::find_if(spaces, same);
+  const auto found = std::find_if(spaces.begin(), spaces.end(), [&](const std::string& space) {
+    return lower_case(space) == lower_case(typed);
+  });
   if (found != spaces.end()) return *found;
   throw InvalidArgument("--execution-space", fmt::format("\"{}\" is not built in; available: {}",
                                                          typed, fmt::join(spaces, ", ")));
@@ -139,7 +143,9 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
     app.exit(asked, text, text);
     std::string answer = text.str();
     while (answer.ends_with('\n')) answer.pop_back();
-    return Answer{answer + "\n"};
+    answer += '\n';
+    if (plan->parsed() > 0 && asked.get_name() == "CallForHelp") answer += plan_footer;
+    return Answer{answer};
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();  // "--option: ..."
     throw InvalidArgument(what.substr(0, what.find(':')), "needs one value, given once");
@@ -148,7 +154,7 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
   }
 
   refuse_extras(app, "unknown subcommand, plan is the one there is");
-  if (!plan->parsed()) {
+  if (plan->parsed() == 0) {
     throw InvalidArgument("subcommand", "missing, plan is the one there is; see --help");
   }
   refuse_extras(*plan, "unexpected argument, one batch is planned at a time");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "build.hpp"
 
-#include <fmt/format.h>
-
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chunked_prefill/fill.hpp>
@@ -116,7 +114,8 @@ void check_memory(const Batch& batch, IndexType index_type) {
   const double slot_bytes =
       static_cast<double>(tokens) * static_cast<double>(bytes(index_type) + 8);
   require_memory("prefix_lens",
-                 fmt::format("{} tokens of {} sequences in {} loops", tokens, batch_size, loops),
+                 std::to_string(tokens) + " tokens of " + std::to_string(batch_size) +
+                     " sequences in " + std::to_string(loops) + " loops",
                  2 * table_bytes + loop_bytes + slot_bytes);
 }
 
@@ -131,8 +130,8 @@ std::vector<std::string> execution_spaces() {
 std::string default_execution_space() { return Kokkos::DefaultExecutionSpace::name(); }
 
 std::string kokkos_version() {
-  return fmt::format("{}.{}.{}", KOKKOS_VERSION / 10000, KOKKOS_VERSION / 100 % 100,
-                     KOKKOS_VERSION % 100);
+  return std::to_string(KOKKOS_VERSION / 10000) + '.' + std::to_string(KOKKOS_VERSION / 100 % 100) +
+         '.' + std::to_string(KOKKOS_VERSION % 100);
 }
 
 Build build(const Batch& batch, IndexType index_type, const std::string& execution_space) {

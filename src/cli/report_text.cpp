@@ -244,7 +244,7 @@ std::string drawing(const Batch& batch, const Build& build, std::size_t width) {
 int terminal_width() {
   winsize size{};
   const bool terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return terminal ? std::clamp<int>(size.ws_col, 60, 160) : 80;
+  return terminal ? std::clamp<int>(size.ws_col, 64, 160) : 80;
 }
 
 std::string report_text(const Batch& batch, const Build& build, int width) {

@@ -201,9 +201,11 @@ struct KvIndices {
   KOKKOS_FUNCTION Pack finish(const PackStart& start, const std::int32_t* page_ids,
                               std::int32_t position) const {
     Pack values;
-    for (int k = 0; k < pack; ++k) {
-      values.slots[k] =
-          k < start.left ? static_cast<Slot>(start.first + k) : slot(page_ids, position + k);
+    if (start.left >= pack) {
+      for (int k = 0; k < pack; ++k) values.slots[k] = static_cast<Slot>(start.first + k);
+    } else {  // over the end of a page, or of several small ones
+      values.slots[0] = start.first;
+      for (int k = 1; k < pack; ++k) values.slots[k] = slot(page_ids, position + k);
     }
     return values;
   }
