@@ -186,6 +186,32 @@ TEST(Errors, RequiredSizes) {
             "total_tokens: -1 is outside [0, 2147483647]");
 }
 
+// field: a row of a 2-D View is strided under some layouts, and its pointer walks the wrong way.
+TEST(Errors, StridedArrays) {
+  const Kokkos::View<std::int32_t**, Kokkos::LayoutLeft, MemorySpace> table("test::table", 3, 3);
+  const auto strided = Kokkos::subview(table, 1, Kokkos::ALL);
+  const auto contiguous = Kokkos::subview(table, Kokkos::ALL, 1);
+  const std::string words = ": its elements are not side by side, a contiguous View is needed";
+  const Space space;
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, strided, 1, 1); }), "prefix_lens" + words);
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, contiguous, 1, 1); }), not_refused);
+  const auto gather = [&](const auto& requests, const auto& starts, const auto& cum,
+                          const auto& slots) {
+    return refusal([&] {
+      cp::create_chunked_cache_kv_indices_paged(space,
+                                                cp::page_table<MemorySpace>(table.data(), 3, 3, 3),
+                                                requests, starts, cum, slots, 16);
+    });
+  };
+  const auto two = Kokkos::subview(contiguous, std::pair(0, 2));
+  const auto strided_two = Kokkos::subview(strided, std::pair(0, 2));
+  EXPECT_EQ(gather(strided_two, two, contiguous, contiguous), "req_pool_indices" + words);
+  EXPECT_EQ(gather(two, strided_two, contiguous, contiguous), "chunk_starts" + words);
+  EXPECT_EQ(gather(two, two, strided, contiguous), "chunk_cum_seq_lens" + words);
+  EXPECT_EQ(gather(two, two, contiguous, strided), "chunk_kv_indices" + words);
+  Kokkos::fence();
+}
+
 TEST(Errors, Steps) {
   const auto lens = test::to_device<std::int32_t, MemorySpace>(Lens{5, 6});
   const Space space;

@@ -46,11 +46,12 @@ struct Chunks {
 /// space: the host's twin of a device table comes from this function on a host space, and equals
 /// it bit for bit.
 ///
-/// \param prefix_lens (batch_size) int32 or int64, tokens, none negative.
+/// \param prefix_lens (batch_size) int32 or int64, tokens, contiguous, none negative.
 /// \param chunk_len tokens, positive.
 /// \param chunks all four arrays sized (chunked_loop_num, batch_size [+ 1]); must not overlap
 ///   `prefix_lens`.
-/// \throws InvalidArgument when `chunk_len` is out of range or extents disagree.
+/// \throws InvalidArgument naming the argument when `chunk_len` is out of range, the last start is
+///   beyond int32, an array is not contiguous or extents disagree.
 template <ExecutionSpace Space, class Lens, class MemorySpace>
 void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_len,
               const Chunks<MemorySpace>& chunks) {
@@ -59,6 +60,7 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   static_assert(
       AccessibleFrom<MemorySpace, Space> && AccessibleFrom<typename Lens::memory_space, Space>,
       "the execution space cannot reach the memory of prefix_lens or chunks");
+  impl::check_contiguous("prefix_lens", prefix_lens);
   impl::check_range("chunk_len", chunk_len, 1, INT32_MAX);
   const std::size_t loops = chunks.starts.extent(0);
   const std::size_t batch_size = prefix_lens.extent(0);

@@ -24,7 +24,8 @@ namespace chunked_prefill {
 /// \param chunk_kv_indices int32 or int64; as many slots as it holds are written at most. Must not
 ///   overlap an input.
 /// \param page_size tokens, in [1, INT32_MAX].
-/// \throws InvalidArgument when `page_size` is out of range or extents disagree.
+/// \throws InvalidArgument naming the argument when `page_size` is out of range, an array is not
+///   contiguous, the pages of a row are not side by side or extents disagree.
 template <ExecutionSpace Space, class Table, class Requests, class Starts, class CumSeqLens,
           class Slots>
 void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_to_page,
@@ -42,6 +43,10 @@ void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_
   const std::size_t batch_size = req_pool_indices.extent(0);
   impl::check_range("page_size", page_size, 1, INT32_MAX);
   impl::check_page_stride(table);
+  impl::check_contiguous("req_pool_indices", req_pool_indices);
+  impl::check_contiguous("chunk_starts", chunk_starts);
+  impl::check_contiguous("chunk_cum_seq_lens", chunk_cum_seq_lens);
+  impl::check_contiguous("chunk_kv_indices", chunk_kv_indices);
   impl::check_extent("chunk_starts", chunk_starts.extent(0), batch_size);
   impl::check_extent("chunk_cum_seq_lens", chunk_cum_seq_lens.extent(0), batch_size + 1);
   if (batch_size == 0) return;

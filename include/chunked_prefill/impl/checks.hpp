@@ -32,9 +32,18 @@ inline void check_at_least(std::string_view argument, std::size_t extent, std::s
                                                    " is needed");
 }
 
+/// The kernels walk an array through its pointer. Rows and columns of a 2-D View are often strided.
+template <class View>
+void check_contiguous(std::string_view argument, const View& view) {
+  if (view.span_is_contiguous()) return;
+  throw InvalidArgument(std::string(argument),
+                        "its elements are not side by side, a contiguous View is needed");
+}
+
 template <class View>
 void check_extents(std::string_view argument, const View& view, std::size_t rows,
                    std::size_t columns) {
+  check_contiguous(argument, view);
   if (view.extent(0) == rows && view.extent(1) == columns) return;
   throw InvalidArgument(std::string(argument), "extents (" + std::to_string(view.extent(0)) + ", " +
                                                    std::to_string(view.extent(1)) + ") where (" +
