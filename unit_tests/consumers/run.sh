@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# usage: unit_tests/consumers/run.sh BUILD-DIR [CMAKE-OPTION...]
+#
+# Uses the project in every way that others do, static and shared: installed and found with
+# find_package, as a subdirectory, and with the unit and the perf tests built alone against the
+# installed package.
+set -euo pipefail
+
+root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
+mkdir -p "${1:?usage: run.sh BUILD-DIR [CMAKE-OPTION...]}"
+work=$(cd "$1" && pwd)
+options=(-DCMAKE_BUILD_TYPE=Debug "${@:2}")
+jobs=$(nproc)
+export OMP_PROC_BIND=${OMP_PROC_BIND:-false}
+
+build() { # build SOURCE-DIR NAME [CMAKE-OPTION...]
+    echo "== $2"
+    cmake -S "$root/$1" -B "$work/$2" "${options[@]}" "${@:3}"
+    cmake --build "$work/$2" -j "$jobs"
+}
+
+for kind in static shared; do
+    shared=$([ $kind = static ] && echo OFF || echo ON)
+    prefix=$work/$kind-prefix
+    rm -rf "$prefix"
+    build . $kind-project "-DBUILD_SHARED_LIBS=$shared"
+    cmake --install "$work/$kind-project" --prefix "$prefix"
+    "$prefix/bin/chunked_prefill" --version
+
+    build unit_tests/consumers/installed $kind-installed "-DChunkedPrefill_ROOT=$prefix"
+    "$work/$kind-installed/engine"
+
+    build unit_tests/consumers/subdirectory $kind-subdirectory "-DBUILD_SHARED_LIBS=$shared"
+    "$work/$kind-subdirectory/engine"
+    rm -rf "$work/nothing"
+    cmake --install "$work/$kind-subdirectory" --prefix "$work/nothing"
+    [ ! -e "$work/nothing" ] || { echo "the subdirectory installs files into its parent's prefix"; exit 1; }
+done
+
+build unit_tests unit_tests "-DChunkedPrefill_ROOT=$work/static-prefix"
+(cd "$work/unit_tests" && ctest -j "$jobs" --output-on-failure --no-tests=error)
+build perf_tests perf_tests "-DChunkedPrefill_ROOT=$work/shared-prefix"
+"$work/perf_tests/chunked_prefill_perf" --benchmark_filter=empty_kernel --benchmark_min_time=0.01
