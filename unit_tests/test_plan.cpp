@@ -45,6 +45,10 @@ TEST(PlanChunks, WorkedByHand) {
   EXPECT_TRUE(plan.has_empty_seq(1));
 }
 
+TEST(PlanChunks, LongestSequenceIsTheFirstOfEquals) {
+  EXPECT_EQ(cp::plan_chunks(Lens{5, 7, 7, 6}, {.chunk_capacity = 4}).longest_sequence(), 1);
+}
+
 TEST(PlanChunks, NoEmptySequence) {
   const auto plan = cp::plan_chunks(Lens{256, 512, 768, 1024}, {.chunk_capacity = 1024});
   EXPECT_EQ(plan.chunked_loop_num(), 4);
