@@ -6,15 +6,12 @@
 #ifdef KOKKOS_ENABLE_CUDA
 #include <cstddef>
 #include <stdexcept>
-#include <string>
 
 namespace perf {
 
 inline void check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
-
-inline std::string device_name(const Kokkos::Cuda& space) { return space.cuda_device_prop().name; }
 
 /// A stream of our own, as an engine has.
 class Stream {

@@ -245,7 +245,11 @@ class Suite {
 
 /// The processor's name; a device whose name Kokkos does not tell goes by its backend's.
 template <class Space>
-std::string device_name(const Space&) {
+std::string device_name(const Space& space) {
+#ifdef KOKKOS_ENABLE_CUDA
+  if constexpr (std::is_same_v<Space, Kokkos::Cuda>) return space.cuda_device_prop().name;
+#endif
+  static_cast<void>(space);
   if constexpr (std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>) {
     std::ifstream info("/proc/cpuinfo");
     for (std::string line; std::getline(info, line);) {
