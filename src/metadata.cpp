@@ -10,7 +10,7 @@ MetadataSizes required_sizes(std::int64_t batch_size, std::int64_t chunked_loop_
   impl::check_range("total_tokens", total_tokens, 0, batch_size * INT32_MAX);
   return {.starts = static_cast<std::size_t>(chunked_loop_num * batch_size),
           .cum_seq_lens = static_cast<std::size_t>(chunked_loop_num * (batch_size + 1)),
-          .offsets = static_cast<std::size_t>(chunked_loop_num + 1),
+          .offsets = chunked_loop_num == 0 ? 0 : static_cast<std::size_t>(chunked_loop_num + 1),
           .chunk_kv_indices = static_cast<std::size_t>(total_tokens)};
 }
 

@@ -23,6 +23,11 @@ class Planner {
     const auto chunk_len =
         batch_size == 0 ? 0 : static_cast<std::int32_t>(options.chunk_capacity / batch_size);
     const std::size_t loops = max_prefix_len == 0 ? 0 : (max_prefix_len - 1) / chunk_len + 1;
+    if (loops >= INT32_MAX) {
+      throw InvalidArgument("chunk_capacity", std::to_string(options.chunk_capacity) + " needs " +
+                                                  std::to_string(loops) + " loops for " +
+                                                  std::to_string(max_prefix_len) + " tokens");
+    }
     reserve(plan, loops);
 
     plan.m_batch_size = batch_size;

@@ -52,6 +52,8 @@ TEST(Errors, Plan) {
             "chunk_capacity: 2147483648 is outside [1, 2147483647]");
   EXPECT_EQ(plan_refusal({5, 5, 5}, 2),
             "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
+  EXPECT_EQ(plan_refusal({3, INT32_MAX}, 2),
+            "chunk_capacity: 2 needs 2147483647 loops for 2147483647 tokens");
   EXPECT_EQ(plan_refusal({7, 3, -1, -2}, 100), "prefix_lens[2]: -1 is outside [0, 2147483647]");
   EXPECT_EQ(refusal([] {
               (void)cp::plan_chunks(std::vector<std::int64_t>{1, std::int64_t{1} << 31});
@@ -97,12 +99,12 @@ TEST(Errors, Fill) {
   using Prefix = cp::PagedPrefix<MemorySpace>;
   EXPECT_EQ(fill_refusal([](Prefix&) {}), not_refused);
   EXPECT_EQ(fill_refusal([](Prefix& prefix) {
-              prefix.prefix_lens = Prefix::Input<std::int32_t>(prefix.prefix_lens.data(), 1);
+              prefix.prefix_lens = cp::array_view<MemorySpace>(prefix.prefix_lens.data(), 1);
             }),
             "prefix_lens: extent 1 where 2 is needed");
   EXPECT_EQ(fill_refusal([](Prefix& prefix) {
               prefix.req_pool_indices =
-                  Prefix::Input<std::int32_t>(prefix.req_pool_indices.data(), 3);
+                  cp::array_view<MemorySpace>(prefix.req_pool_indices.data(), 3);
             }),
             "req_pool_indices: extent 3 where 2 is needed");
   EXPECT_EQ(fill_refusal([](Prefix& prefix) { prefix.page_size = 0; }),
@@ -116,6 +118,20 @@ TEST(Errors, Fill) {
                                                               Kokkos::LayoutStride(5, 1, 9, 5));
             }),
             "req_to_page: stride 5 between the pages of a row where 1 is needed");
+  EXPECT_EQ(fill_refusal([](Prefix& prefix) {
+              prefix.req_to_page = cp::page_table<MemorySpace>(prefix.req_to_page.data(), 5, 9, 8);
+            }),
+            "req_to_page: row stride 8 is less than the 9 pages of a row");
+  EXPECT_EQ(fill_refusal([](Prefix& prefix) {
+              prefix.prefix_lens = Prefix::Input<std::int32_t>(prefix.prefix_lens.data(),
+                                                               Kokkos::LayoutStride(2, 3));
+            }),
+            "prefix_lens: stride 3 where 1 is needed");
+  EXPECT_EQ(fill_refusal([](Prefix& prefix) {
+              prefix.req_pool_indices = Prefix::Input<std::int32_t>(prefix.req_pool_indices.data(),
+                                                                    Kokkos::LayoutStride(2, 3));
+            }),
+            "req_pool_indices: stride 3 where 1 is needed");
   EXPECT_EQ(fill_refusal([](Prefix& prefix) { prefix.num_pages = -1; }),
             "num_pages: -1 is outside [0, 2147483648]");
 }
@@ -177,6 +193,31 @@ TEST(Errors, EngineBuffersTooSmall) {
   Kokkos::fence();
 }
 
+// An engine's pointer need not be aligned to the elements it is used for.
+TEST(Errors, MisalignedBuffer) {
+  const auto batch = test::make_batch({100, 64}, 64, 16);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64});
+  const auto array = [](std::size_t size) {
+    return cp::Array1D<std::int32_t, MemorySpace>("test::buffer", size);
+  };
+  const cp::Array1D<std::int64_t, MemorySpace> slots("test::slots", 165);
+  auto* const inside = reinterpret_cast<std::int64_t*>(
+      reinterpret_cast<std::int32_t*>(slots.data()) + 1);  // NOLINT: misaligned on purpose
+  cp::ChunkedPrefillMetadata<MemorySpace, std::int64_t> metadata(
+      {array(8), array(8), array(8), array(12),
+       cp::Array1D<std::int64_t, MemorySpace>("test::offsets", 5),
+       cp::array_view<MemorySpace>(inside, 164)});
+  EXPECT_EQ(refusal([&] { cp::fill(Space(), plan, device.prefix(), metadata); }),
+            "buffers.chunk_kv_indices: its address is not a multiple of 8 bytes");
+}
+
+TEST(Errors, SizesBeyondMemory) {
+  cp::ChunkedPrefillMetadata<MemorySpace, std::int64_t> metadata;
+  EXPECT_EQ(refusal([&] { metadata.reserve({.chunk_kv_indices = std::size_t{1} << 61}); }),
+            "sizes.chunk_kv_indices: 2305843009213693952 is beyond 1152921504606846975");
+}
+
 TEST(Errors, RequiredSizes) {
   EXPECT_EQ(refusal([] { (void)cp::required_sizes(-1, 0, 0); }),
             "batch_size: -1 is outside [0, 2147483647]");
@@ -191,10 +232,12 @@ TEST(Errors, StridedArrays) {
   const Kokkos::View<std::int32_t**, Kokkos::LayoutLeft, MemorySpace> table("test::table", 3, 3);
   const auto strided = Kokkos::subview(table, 1, Kokkos::ALL);
   const auto contiguous = Kokkos::subview(table, Kokkos::ALL, 1);
-  const std::string words = ": its elements are not side by side, a contiguous View is needed";
+  const std::string words = ": stride 3 where 1 is needed";
   const Space space;
   EXPECT_EQ(refusal([&] { (void)cp::chunking(space, strided, 1, 1); }), "prefix_lens" + words);
   EXPECT_EQ(refusal([&] { (void)cp::chunking(space, contiguous, 1, 1); }), not_refused);
+  const auto one = Kokkos::subview(strided, std::pair(1, 2));  // nothing to stride over
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, one, 1, 1); }), not_refused);
   const auto gather = [&](const auto& requests, const auto& starts, const auto& cum,
                           const auto& slots) {
     return refusal([&] {
@@ -219,6 +262,11 @@ TEST(Errors, Steps) {
             "chunk_len: 0 is outside [1, 2147483647]");
   EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, -1, 1); }),
             "chunked_loop_num: -1 is outside [0, 2147483647]");
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, 3, INT32_MAX / 2); }), not_refused);
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, 1, INT32_MAX / 2 + 1); }),
+            "batch_size * chunk_len: 2147483648 is outside [0, 2147483647]");
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, 4, INT32_MAX / 2); }),
+            "(chunked_loop_num - 1) * chunk_len: 3221225469 is outside [0, 2147483647]");
   auto chunks = cp::chunking(space, lens, 2, 4);
   chunks.cum_seq_lens = chunks.ends;
   EXPECT_EQ(refusal([&] { cp::chunking(space, lens, 4, chunks); }),

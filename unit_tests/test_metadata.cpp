@@ -66,6 +66,39 @@ TYPED_TEST(Metadata, KeepsItsBuffersWhileTheyAreLargeEnough) {
   EXPECT_EQ(metadata.cum_seq_lens(0).data(), cum);
 }
 
+// A shape is never readable over memory that no fill has written.
+TYPED_TEST(Metadata, GrowingDropsTheOldResults) {
+  using MemorySpace = typename TypeParam::memory_space;
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  expect_built<TypeParam>(test::make_batch({100, 30}, 64, 16), metadata);
+  metadata.reserve(cp::required_sizes(2, 4, 130));  // fits
+  EXPECT_EQ(metadata.chunked_loop_num(), 4);
+  metadata.reserve(cp::required_sizes(200, 40, 13000));
+  EXPECT_EQ(metadata.chunked_loop_num(), 0);
+  EXPECT_EQ(metadata.batch_size(), 0);
+  EXPECT_EQ(metadata.chunk_kv_indices().extent(0), 0u);
+  EXPECT_EQ(metadata.chunks().cum_seq_lens.extent(0), 0u);
+  EXPECT_EQ(metadata.offsets().extent(0), 0u);
+  expect_built<TypeParam>(test::make_batch({100, 30}, 64, 16), metadata);
+}
+
+TYPED_TEST(Metadata, MovesAndIsNeverShared) {
+  using Object = cp::ChunkedPrefillMetadata<typename TypeParam::memory_space>;
+  static_assert(!std::is_copy_constructible_v<Object> && !std::is_copy_assignable_v<Object>);
+  const auto batch = test::make_batch({100, 30}, 64, 16);
+  Object first;
+  expect_built<TypeParam>(batch, first);
+  const auto* const slots = first.chunk_kv_indices().data();
+  Object second = std::move(first);
+  EXPECT_EQ(second.chunk_kv_indices().data(), slots);
+  EXPECT_EQ(second.chunked_loop_num(), 4);
+  EXPECT_EQ(first.chunked_loop_num(), 0);  // NOLINT: what is left is an empty object
+  EXPECT_EQ(first.chunk_kv_indices().extent(0), 0u);
+  expect_built<TypeParam>(batch, first);
+  EXPECT_NE(first.chunk_kv_indices().data(), slots);
+  expect_built<TypeParam>(batch, second);
+}
+
 /// An engine's buffers cut out of one allocation each with guard words on both sides.
 template <class MemorySpace, class Slot>
 struct GuardedBuffers {

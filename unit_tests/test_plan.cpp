@@ -136,6 +136,14 @@ TEST(PlanChunks, WarmPlanIsReused) {
   EXPECT_EQ(plan.total_tokens(), 0);
 }
 
+TEST(PlanChunks, MovedFromPlanHasNoLoops) {
+  cp::ChunkPlan plan = cp::plan_chunks(Lens{0, 300, 0, 64}, {.chunk_capacity = 1024});
+  const cp::ChunkPlan taken = std::move(plan);
+  EXPECT_EQ(taken.total_tokens(), 364);
+  EXPECT_EQ(plan.chunked_loop_num(), 0);  // NOLINT: what is left is an empty object
+  EXPECT_EQ(plan.total_tokens(), 0);
+}
+
 // Every number of the plan, counted out of the oracle's table.
 TEST(PlanChunks, AgreesWithTheOracle) {
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {

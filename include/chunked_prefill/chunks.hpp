@@ -50,8 +50,9 @@ struct Chunks {
 /// \param chunk_len tokens, positive.
 /// \param chunks all four arrays sized (chunked_loop_num, batch_size [+ 1]); must not overlap
 ///   `prefix_lens`.
-/// \throws InvalidArgument naming the argument when `chunk_len` is out of range, the last start is
-///   beyond int32, an array is not contiguous or extents disagree.
+/// \throws InvalidArgument naming the argument when `chunk_len` is not positive, a start or a
+/// loop's
+///   total can be beyond int32, an array is not contiguous or extents disagree.
 template <ExecutionSpace Space, class Lens, class MemorySpace>
 void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_len,
               const Chunks<MemorySpace>& chunks) {
@@ -60,13 +61,10 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   static_assert(
       AccessibleFrom<MemorySpace, Space> && AccessibleFrom<typename Lens::memory_space, Space>,
       "the execution space cannot reach the memory of prefix_lens or chunks");
-  impl::check_contiguous("prefix_lens", prefix_lens);
-  impl::check_range("chunk_len", chunk_len, 1, INT32_MAX);
   const std::size_t loops = chunks.starts.extent(0);
   const std::size_t batch_size = prefix_lens.extent(0);
-  impl::check_range("chunk_len * (chunked_loop_num - 1)",
-                    chunk_len * (chunks.chunked_loop_num() - std::int64_t{1}), -chunk_len,
-                    INT32_MAX);
+  impl::check_array("prefix_lens", prefix_lens);
+  impl::check_split(batch_size, loops, chunk_len);
   impl::check_extents("chunks.starts", chunks.starts, loops, batch_size);
   impl::check_extents("chunks.ends", chunks.ends, loops, batch_size);
   impl::check_extents("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
@@ -93,12 +91,13 @@ template <ExecutionSpace Space, class Lens>
                                                            std::int32_t chunked_loop_num,
                                                            std::int64_t chunk_len) {
   using MemorySpace = typename Lens::memory_space;
+  const std::size_t batch_size = prefix_lens.extent(0);
   impl::check_range("chunked_loop_num", chunked_loop_num, 0, INT32_MAX);
+  impl::check_split(batch_size, static_cast<std::size_t>(chunked_loop_num), chunk_len);
   const auto table = [&](const std::string& label, std::size_t columns) {
     return Array2D<std::int32_t, MemorySpace>(
         Kokkos::view_alloc(space, Kokkos::WithoutInitializing, label), chunked_loop_num, columns);
   };
-  const std::size_t batch_size = prefix_lens.extent(0);
   const Chunks<MemorySpace> chunks{
       .starts = table("chunked_prefill::starts", batch_size),
       .ends = table("chunked_prefill::ends", batch_size),

@@ -7,7 +7,8 @@
 
 namespace chunked_prefill {
 
-/// Base class of every exception this library throws.
+/// Base class of every exception this library makes. Memory that cannot be had is reported as
+/// Kokkos and the standard library do.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -20,7 +20,7 @@ namespace chunked_prefill {
 ///   distance apart; make it with `page_table` from a pointer and a stride.
 /// \param req_pool_indices (batch_size) int32 or int64 rows of `req_to_page`.
 /// \param chunk_starts (batch_size) int32, first position of each chunk.
-/// \param chunk_cum_seq_lens (batch_size + 1) int32, exclusive sums of the chunks' lengths.
+/// \param chunk_cum_seq_lens (batch_size + 1) int32, exclusive sums of the chunks' lengths, from 0.
 /// \param chunk_kv_indices int32 or int64; as many slots as it holds are written at most. Must not
 ///   overlap an input.
 /// \param page_size tokens, in [1, INT32_MAX].
@@ -42,11 +42,13 @@ void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_
   const PageTable<typename Table::memory_space> table = req_to_page;
   const std::size_t batch_size = req_pool_indices.extent(0);
   impl::check_range("page_size", page_size, 1, INT32_MAX);
-  impl::check_page_stride(table);
-  impl::check_contiguous("req_pool_indices", req_pool_indices);
-  impl::check_contiguous("chunk_starts", chunk_starts);
-  impl::check_contiguous("chunk_cum_seq_lens", chunk_cum_seq_lens);
-  impl::check_contiguous("chunk_kv_indices", chunk_kv_indices);
+  impl::check_page_table(table);
+  impl::check_array("req_pool_indices", req_pool_indices);
+  impl::check_array("chunk_starts", chunk_starts);
+  impl::check_array("chunk_cum_seq_lens", chunk_cum_seq_lens);
+  impl::check_array("chunk_kv_indices", chunk_kv_indices);
+  impl::check_aligned("chunk_kv_indices", chunk_kv_indices.data());
+  impl::check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
   impl::check_extent("chunk_starts", chunk_starts.extent(0), batch_size);
   impl::check_extent("chunk_cum_seq_lens", chunk_cum_seq_lens.extent(0), batch_size + 1);
   if (batch_size == 0) return;

@@ -24,6 +24,8 @@ struct MetadataSizes {
 };
 
 /// Sizes for every batch up to these bounds.
+/// \throws InvalidArgument naming a bound that is negative, beyond INT32_MAX, or more tokens than
+///   `batch_size` prefixes can have.
 [[nodiscard]] MetadataSizes required_sizes(std::int64_t batch_size, std::int64_t chunked_loop_num,
                                            std::int64_t total_tokens);
 /// Sizes for exactly this plan.
@@ -61,26 +63,31 @@ class ChunkedPrefillMetadata {
   explicit ChunkedPrefillMetadata(MetadataBuffers<MemorySpace, Slot> buffers)
       : m_buffers(std::move(buffers)), m_fixed(true) {}
 
-  /// Makes room for every batch up to `sizes`.
-  /// \throws InvalidArgument naming the buffer, when the buffers are an engine's and too small.
+  ChunkedPrefillMetadata(const ChunkedPrefillMetadata&) = delete;
+  ChunkedPrefillMetadata& operator=(const ChunkedPrefillMetadata&) = delete;
+  /// What is moved from is as default-constructed.
+  ChunkedPrefillMetadata(ChunkedPrefillMetadata&& other) { *this = std::move(other); }
+  ChunkedPrefillMetadata& operator=(ChunkedPrefillMetadata&& other) {
+    m_buffers = std::exchange(other.m_buffers, {});
+    m_fixed = std::exchange(other.m_fixed, false);
+    m_batch_size = std::exchange(other.m_batch_size, 0);
+    m_offsets = std::exchange(other.m_offsets, {});
+    return *this;
+  }
+  ~ChunkedPrefillMetadata() = default;
+
+  /// Makes room for every batch up to `sizes`. Where that takes new memory the results of the last
+  /// `fill` are gone, and there are no loops until the next.
+  /// \throws InvalidArgument naming the buffer, when the buffers are an engine's and too small or
+  ///   not aligned to their elements, or when a size is beyond what memory can hold.
   void reserve(const MetadataSizes& sizes) {
-    if (m_fixed) {
-      impl::check_at_least("buffers.starts", m_buffers.starts.extent(0), sizes.starts);
-      impl::check_at_least("buffers.ends", m_buffers.ends.extent(0), sizes.starts);
-      impl::check_at_least("buffers.len_in_chunk", m_buffers.len_in_chunk.extent(0), sizes.starts);
-      impl::check_at_least("buffers.cum_seq_lens", m_buffers.cum_seq_lens.extent(0),
-                           sizes.cum_seq_lens);
-      impl::check_at_least("buffers.offsets", m_buffers.offsets.extent(0), sizes.offsets);
-      impl::check_at_least("buffers.chunk_kv_indices", m_buffers.chunk_kv_indices.extent(0),
-                           sizes.chunk_kv_indices);
-      return;
-    }
-    grow(m_buffers.starts, "chunked_prefill::starts", sizes.starts);
-    grow(m_buffers.ends, "chunked_prefill::ends", sizes.starts);
-    grow(m_buffers.len_in_chunk, "chunked_prefill::len_in_chunk", sizes.starts);
-    grow(m_buffers.cum_seq_lens, "chunked_prefill::cum_seq_lens", sizes.cum_seq_lens);
-    grow(m_buffers.offsets, "chunked_prefill::offsets", sizes.offsets);
-    grow(m_buffers.chunk_kv_indices, "chunked_prefill::chunk_kv_indices", sizes.chunk_kv_indices);
+    make_room(m_buffers.starts, "starts", sizes.starts);
+    make_room(m_buffers.ends, "ends", sizes.starts);
+    make_room(m_buffers.len_in_chunk, "len_in_chunk", sizes.starts);
+    make_room(m_buffers.cum_seq_lens, "cum_seq_lens", sizes.cum_seq_lens);
+    make_room(m_buffers.offsets, "offsets", sizes.offsets);
+    make_room(m_buffers.chunk_kv_indices, "chunk_kv_indices", sizes.chunk_kv_indices);
+    m_offsets.reserve(sizes.offsets);
   }
 
   /// Takes the shape of `plan`, growing where needed; `fill` calls it. The contents are undefined
@@ -92,24 +99,25 @@ class ChunkedPrefillMetadata {
   }
 
   [[nodiscard]] std::int32_t chunked_loop_num() const {
-    return static_cast<std::int32_t>(m_offsets.size()) - 1;
+    return m_offsets.empty() ? 0 : static_cast<std::int32_t>(m_offsets.size() - 1);
   }
   [[nodiscard]] std::int32_t batch_size() const { return m_batch_size; }
 
   /// The chunk table, (chunked_loop_num, batch_size [+ 1]).
   [[nodiscard]] Chunks<MemorySpace> chunks() const {
-    return {.starts = table(m_buffers.starts, m_batch_size),
-            .ends = table(m_buffers.ends, m_batch_size),
-            .len_in_chunk = table(m_buffers.len_in_chunk, m_batch_size),
-            .cum_seq_lens = table(m_buffers.cum_seq_lens, m_batch_size + 1)};
+    const auto columns = static_cast<std::size_t>(m_batch_size);
+    return {.starts = table(m_buffers.starts, columns),
+            .ends = table(m_buffers.ends, columns),
+            .len_in_chunk = table(m_buffers.len_in_chunk, columns),
+            .cum_seq_lens = table(m_buffers.cum_seq_lens, columns + 1)};
   }
   /// (batch_size) tokens of each sequence in loop `loop`.
   [[nodiscard]] Array1D<std::int32_t, MemorySpace> len_in_chunk(std::int32_t loop) const {
-    return row(m_buffers.len_in_chunk, loop, m_batch_size);
+    return row(m_buffers.len_in_chunk, loop, static_cast<std::size_t>(m_batch_size));
   }
   /// (batch_size + 1) cumulative lengths of loop `loop`, as variable-length attention takes them.
   [[nodiscard]] Array1D<std::int32_t, MemorySpace> cum_seq_lens(std::int32_t loop) const {
-    return row(m_buffers.cum_seq_lens, loop, m_batch_size + 1);
+    return row(m_buffers.cum_seq_lens, loop, static_cast<std::size_t>(m_batch_size) + 1);
   }
   /// Cache slots of loop `loop`: sequence after sequence, `cum_seq_lens(loop)` says where each
   /// begins. A part of `chunk_kv_indices()`.
@@ -120,8 +128,9 @@ class ChunkedPrefillMetadata {
   }
   /// (total_tokens) cache slots of all loops, loop after loop.
   [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices() const {
-    return Array1D<Slot, MemorySpace>(m_buffers.chunk_kv_indices.data(),
-                                      static_cast<std::size_t>(m_offsets.back()));
+    return Array1D<Slot, MemorySpace>(
+        m_buffers.chunk_kv_indices.data(),
+        static_cast<std::size_t>(m_offsets.empty() ? 0 : m_offsets.back()));
   }
   /// `chunk_kv_indices(loop)` of every loop.
   [[nodiscard]] std::vector<Array1D<Slot, MemorySpace>> chunk_kv_indices_list() const {
@@ -141,32 +150,41 @@ class ChunkedPrefillMetadata {
 
  private:
   template <class T>
-  static void grow(Array1D<T, MemorySpace>& buffer, const char* label, std::size_t size) {
+  void make_room(Array1D<T, MemorySpace>& buffer, const std::string& name, std::size_t size) {
     const std::size_t held = buffer.extent(0);
+    if (m_fixed) {
+      impl::check_at_least("buffers." + name, held, size);
+      impl::check_aligned("buffers." + name, buffer.data());
+    }
     if (held >= size) return;
-    buffer = {};  // released first, so that old and new are never held together
+    impl::check_countable<T>("sizes." + name, size);
+    // The old results go first: nobody reads them in half-grown buffers, and old and new memory are
+    // never held together.
+    m_offsets.clear();
+    m_batch_size = 0;
+    buffer = {};
     // Half as much again, so that slowly growing batches do not allocate at every step.
-    buffer =
-        Array1D<T, MemorySpace>(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string(label)),
-                                std::max(size, held + held / 2));
+    buffer = Array1D<T, MemorySpace>(
+        Kokkos::view_alloc(Kokkos::WithoutInitializing, "chunked_prefill::" + name),
+        std::max(size, held + held / 2));
   }
   template <class T>
   [[nodiscard]] Array2D<T, MemorySpace> table(const Array1D<T, MemorySpace>& buffer,
-                                              std::int32_t columns) const {
+                                              std::size_t columns) const {
     return Array2D<T, MemorySpace>(buffer.data(), static_cast<std::size_t>(chunked_loop_num()),
-                                   static_cast<std::size_t>(columns));
+                                   columns);
   }
   template <class T>
   [[nodiscard]] Array1D<T, MemorySpace> row(const Array1D<T, MemorySpace>& buffer,
-                                            std::int32_t loop, std::int32_t columns) const {
-    return Array1D<T, MemorySpace>(buffer.data() + std::ptrdiff_t{loop} * columns,
-                                   static_cast<std::size_t>(columns));
+                                            std::int32_t loop, std::size_t columns) const {
+    return Array1D<T, MemorySpace>(buffer.data() + static_cast<std::size_t>(loop) * columns,
+                                   columns);
   }
 
   MetadataBuffers<MemorySpace, Slot> m_buffers;
   bool m_fixed = false;  ///< the buffers are an engine's
   std::int32_t m_batch_size = 0;
-  std::vector<std::int64_t> m_offsets = {0};
+  std::vector<std::int64_t> m_offsets;  ///< the plan's; empty before the first
 };
 
 }  // namespace chunked_prefill

@@ -15,7 +15,7 @@ using PageTable = Kokkos::View<const std::int32_t**, Kokkos::LayoutStride, Memor
                                Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
 /// Wraps an engine's page table: `max_requests` rows of `max_pages` ids, `row_stride` elements from
-/// one row to the next (at least `max_pages`).
+/// one row to the next (at least `max_pages`). Nothing is copied or owned.
 template <class MemorySpace>
 [[nodiscard]] PageTable<MemorySpace> page_table(const std::int32_t* page_ids,
                                                 std::size_t max_requests, std::size_t max_pages,
@@ -39,8 +39,9 @@ template <class MemorySpace, class T>
 template <class MemorySpace, Index Length = std::int32_t, Index RequestIndex = std::int32_t>
 struct PagedPrefix {
   using memory_space = MemorySpace;
+  /// Takes a View of any layout; `fill` refuses one whose elements are not side by side.
   template <class T>
-  using Input = Kokkos::View<const T*, Kokkos::LayoutRight, MemorySpace,
+  using Input = Kokkos::View<const T*, Kokkos::LayoutStride, MemorySpace,
                              Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
   /// (batch_size) cached tokens of each sequence; the same values as the host's.

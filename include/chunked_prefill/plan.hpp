@@ -42,7 +42,9 @@ class ChunkPlan {
     return static_cast<std::int32_t>(m_tokens_per_loop.size());
   }
   /// Tokens of all loops together: the sum of the prefix lengths.
-  [[nodiscard]] std::int64_t total_tokens() const { return m_offsets.back(); }
+  [[nodiscard]] std::int64_t total_tokens() const {
+    return m_offsets.empty() ? 0 : m_offsets.back();
+  }
   /// Longest prefix of the batch, in tokens, and the first sequence that has it.
   [[nodiscard]] std::int32_t max_prefix_len() const { return m_max_prefix_len; }
   [[nodiscard]] std::int32_t longest_sequence() const { return m_longest_sequence; }
@@ -110,7 +112,8 @@ class ChunkPlan {
 /// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
 /// \throws InvalidArgument naming `chunk_capacity` when it is not positive, beyond INT32_MAX or
 /// less
-///   than the batch size; naming `prefix_lens[i]` when an element is negative or beyond INT32_MAX.
+///   than the batch size, or when it needs INT32_MAX loops or more; naming `prefix_lens[i]` when an
+///   element is negative or beyond INT32_MAX.
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
                                     const PlanOptions& options = {});
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens,

@@ -34,16 +34,36 @@ inline void check_at_least(std::string_view argument, std::size_t extent, std::s
 
 /// The kernels walk an array through its pointer. Rows and columns of a 2-D View are often strided.
 template <class View>
-void check_contiguous(std::string_view argument, const View& view) {
-  if (view.span_is_contiguous()) return;
+void check_array(std::string_view argument, const View& view) {
+  static_assert(View::rank() == 1, "a rank-1 View is needed");
+  if (view.extent(0) > 1 && view.stride(0) != 1) {
+    throw InvalidArgument(std::string(argument),
+                          "stride " + std::to_string(view.stride(0)) + " where 1 is needed");
+  }
+}
+
+/// An engine's pointer can lie anywhere.
+template <class T>
+void check_aligned(std::string_view argument, const T* data) {
+  if (reinterpret_cast<std::uintptr_t>(data) % sizeof(T) == 0) return;
   throw InvalidArgument(std::string(argument),
-                        "its elements are not side by side, a contiguous View is needed");
+                        "its address is not a multiple of " + std::to_string(sizeof(T)) + " bytes");
+}
+
+/// `size` elements have a size in bytes.
+template <class T>
+void check_countable(std::string_view argument, std::size_t size) {
+  if (size <= PTRDIFF_MAX / sizeof(T)) return;
+  throw InvalidArgument(std::string(argument), std::to_string(size) + " is beyond " +
+                                                   std::to_string(PTRDIFF_MAX / sizeof(T)));
 }
 
 template <class View>
 void check_extents(std::string_view argument, const View& view, std::size_t rows,
                    std::size_t columns) {
-  check_contiguous(argument, view);
+  if (!view.span_is_contiguous()) {
+    throw InvalidArgument(std::string(argument), "its rows are not side by side");
+  }
   if (view.extent(0) == rows && view.extent(1) == columns) return;
   throw InvalidArgument(std::string(argument), "extents (" + std::to_string(view.extent(0)) + ", " +
                                                    std::to_string(view.extent(1)) + ") where (" +
@@ -51,12 +71,32 @@ void check_extents(std::string_view argument, const View& view, std::size_t rows
                                                    std::to_string(columns) + ") are needed");
 }
 
-/// The kernels step from page to page of a row by one element.
+/// An equal split whose positions and totals are int32.
+inline void check_split(std::size_t batch_size, std::size_t chunked_loop_num,
+                        std::int64_t chunk_len) {
+  check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
+  check_range("chunked_loop_num", static_cast<std::int64_t>(chunked_loop_num), 0, INT32_MAX);
+  check_range("chunk_len", chunk_len, 1, INT32_MAX);
+  check_range("batch_size * chunk_len", static_cast<std::int64_t>(batch_size) * chunk_len, 0,
+              INT32_MAX);
+  if (chunked_loop_num == 0) return;
+  check_range("(chunked_loop_num - 1) * chunk_len",
+              static_cast<std::int64_t>(chunked_loop_num - 1) * chunk_len, 0, INT32_MAX);
+}
+
+/// The kernels step from page to page of a row by one element; rows do not overlap.
 template <class MemorySpace>
-void check_page_stride(const PageTable<MemorySpace>& req_to_page) {
-  if (req_to_page.extent(1) <= 1 || req_to_page.stride(1) == 1) return;
-  throw InvalidArgument("req_to_page", "stride " + std::to_string(req_to_page.stride(1)) +
-                                           " between the pages of a row where 1 is needed");
+void check_page_table(const PageTable<MemorySpace>& req_to_page) {
+  if (req_to_page.extent(1) > 1 && req_to_page.stride(1) != 1) {
+    throw InvalidArgument("req_to_page", "stride " + std::to_string(req_to_page.stride(1)) +
+                                             " between the pages of a row where 1 is needed");
+  }
+  if (req_to_page.extent(0) > 1 && req_to_page.stride(0) < req_to_page.extent(1)) {
+    throw InvalidArgument("req_to_page", "row stride " + std::to_string(req_to_page.stride(0)) +
+                                             " is less than the " +
+                                             std::to_string(req_to_page.extent(1)) +
+                                             " pages of a row");
+  }
 }
 
 /// The device's inputs fit the plan that the host's lengths gave.
@@ -64,10 +104,12 @@ template <class MemorySpace, Index Length, Index RequestIndex>
 void check_prefix(const ChunkPlan& plan,
                   const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
   const auto batch_size = static_cast<std::size_t>(plan.batch_size());
+  check_array("prefix_lens", prefix.prefix_lens);
+  check_array("req_pool_indices", prefix.req_pool_indices);
   check_extent("prefix_lens", prefix.prefix_lens.extent(0), batch_size);
   check_extent("req_pool_indices", prefix.req_pool_indices.extent(0), batch_size);
   check_range("page_size", prefix.page_size, 1, INT32_MAX);
-  check_page_stride(prefix.req_to_page);
+  check_page_table(prefix.req_to_page);
   const std::int64_t pages = (plan.max_prefix_len() + prefix.page_size - 1) / prefix.page_size;
   const auto max_pages = static_cast<std::int64_t>(prefix.req_to_page.extent(1));
   if (plan.max_prefix_len() > 0 && (pages > max_pages || prefix.req_to_page.extent(0) == 0)) {

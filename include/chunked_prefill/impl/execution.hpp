@@ -32,7 +32,7 @@ void launch_teams(const char* label, const Space& space, std::int64_t league_siz
 
 template <class T>
 KOKKOS_FUNCTION constexpr T ceil_div(T dividend, T divisor) {
-  return (dividend + divisor - 1) / divisor;
+  return static_cast<T>(dividend / divisor + (dividend % divisor != 0 ? 1 : 0));
 }
 
 }  // namespace chunked_prefill::impl

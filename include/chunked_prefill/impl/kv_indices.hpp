@@ -129,17 +129,21 @@ struct KvIndices {
         req_to_page + static_cast<std::int64_t>(req_pool_indices[index]) * row_stride;
   }
 
-  /// Slot of position `position` of a sequence. Unsigned, so that ids that do not fit wrap instead
-  /// of being undefined; int64 slots are exact.
+  /// Slots are computed unsigned, so that ids beyond int32 slots wrap instead of being undefined;
+  /// int64 slots are exact.
+  using Unsigned = std::make_unsigned_t<Slot>;
+  KOKKOS_FUNCTION static Slot plus(Slot slot, std::int32_t count) {
+    return static_cast<Slot>(static_cast<Unsigned>(slot) + static_cast<Unsigned>(count));
+  }
+  KOKKOS_FUNCTION Slot slot_on_page(std::int32_t page_id, std::int32_t within) const {
+    return plus(static_cast<Slot>(static_cast<Unsigned>(page_id) *
+                                  static_cast<Unsigned>(page_size.value())),
+                within);
+  }
+  /// Slot of position `position` of a sequence.
   KOKKOS_FUNCTION Slot slot(const std::int32_t* page_ids, std::int32_t position) const {
     const std::int32_t page = page_size.quotient(position);
-    return slot(page_ids[page], position - page * page_size.value());
-  }
-  KOKKOS_FUNCTION Slot slot(Slot page_id, std::int32_t within) const {
-    using Unsigned = std::make_unsigned_t<Slot>;
-    return static_cast<Slot>(static_cast<Unsigned>(page_id) *
-                                 static_cast<Unsigned>(page_size.value()) +
-                             static_cast<Unsigned>(within));
+    return slot_on_page(page_ids[page], position - page * page_size.value());
   }
 
   KOKKOS_FUNCTION void write_pages(Sequence& sequence, std::int64_t begin, std::int64_t end) const {
@@ -163,9 +167,9 @@ struct KvIndices {
     }
     std::int32_t page = page_size.quotient(position);
     for (std::int32_t within = position - page * size; count > 0; within = 0, ++page) {
-      const Slot first = slot(page_ids[page], within);
+      const Slot first = slot_on_page(page_ids[page], within);
       const std::int32_t here = Kokkos::min(count, size - within);
-      for (std::int32_t k = 0; k < here; ++k) out[k] = static_cast<Slot>(first + k);
+      for (std::int32_t k = 0; k < here; ++k) out[k] = plus(first, k);
       out += here;
       count -= here;
     }
@@ -196,13 +200,13 @@ struct KvIndices {
   KOKKOS_FUNCTION PackStart pack_start(const std::int32_t* page_ids, std::int32_t position) const {
     const std::int32_t page = page_size.quotient(position);
     const std::int32_t within = position - page * page_size.value();
-    return {slot(page_ids[page], within), page_size.value() - within};
+    return {slot_on_page(page_ids[page], within), page_size.value() - within};
   }
   KOKKOS_FUNCTION Pack finish(const PackStart& start, const std::int32_t* page_ids,
                               std::int32_t position) const {
     Pack values;
     if (start.left >= pack) {
-      for (int k = 0; k < pack; ++k) values.slots[k] = static_cast<Slot>(start.first + k);
+      for (int k = 0; k < pack; ++k) values.slots[k] = plus(start.first, k);
     } else {  // over the end of a page, or of several small ones
       values.slots[0] = start.first;
       for (int k = 1; k < pack; ++k) values.slots[k] = slot(page_ids, position + k);
