@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chunked_prefill/capacity.hpp>
 #include <chunked_prefill/error.hpp>
+#include <chunked_prefill/impl/check_range.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/plan.hpp>
 #include <numeric>
@@ -44,11 +45,7 @@ class Planner {
  private:
   static void check_options(std::size_t batch_size, const PlanOptions& options) {
     const std::int64_t capacity = options.chunk_capacity;
-    if (capacity < 1 || capacity > max_supported_chunk_capacity) {
-      throw InvalidArgument("chunk_capacity", std::to_string(capacity) + " is outside [1, " +
-                                                  std::to_string(max_supported_chunk_capacity) +
-                                                  "]");
-    }
+    impl::check_range("chunk_capacity", capacity, 1, max_supported_chunk_capacity);
     if (batch_size > static_cast<std::size_t>(capacity)) {
       throw InvalidArgument("chunk_capacity",
                             std::to_string(capacity) + " tokens cannot be split equally among " +
@@ -63,8 +60,7 @@ class Planner {
     Length most = 0;
     for (std::size_t i = 0; i < prefix_lens.size(); ++i) {
       if (prefix_lens[i] < 0 || prefix_lens[i] > INT32_MAX) {
-        throw InvalidArgument("prefix_lens[" + std::to_string(i) + "]",
-                              std::to_string(prefix_lens[i]) + " is outside [0, 2147483647]");
+        impl::check_range("prefix_lens[" + std::to_string(i) + "]", prefix_lens[i], 0, INT32_MAX);
       }
       if (prefix_lens[i] > most) {
         most = prefix_lens[i];

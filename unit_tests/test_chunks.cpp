@@ -86,4 +86,14 @@ TYPED_TEST(Chunks, HostTwin) {
   }
 }
 
+TYPED_TEST(Chunks, HostTwinWithoutLoops) {
+  for (const std::vector<std::int32_t>& lens :
+       {std::vector<std::int32_t>{}, std::vector<std::int32_t>{0, 0}}) {
+    const auto host = cp::host_chunks(cp::plan_chunks(lens), lens);
+    EXPECT_EQ(host.chunked_loop_num(), 0);
+    EXPECT_EQ(host.starts.extent(1), lens.size());
+    EXPECT_EQ(host.cum_seq_lens.extent(1), lens.size() + 1);
+  }
+}
+
 }  // namespace

@@ -136,7 +136,8 @@ TEST(Errors, Fill) {
             "num_pages: -1 is outside [0, 2147483648]");
 }
 
-// field: 32-bit slots. 33,554,432 pages of 64 tokens end at the last int32 slot; one more does not.
+// Slots that int32 cannot hold are refused where the cache's size is known. 33,554,432 pages of 64
+// tokens end at the last int32 slot; one more does not.
 TEST(Errors, SlotsThatDoNotFit) {
   const auto with_pages = [](std::int64_t num_pages) {
     return [num_pages](auto& prefix) {
@@ -227,7 +228,7 @@ TEST(Errors, RequiredSizes) {
             "total_tokens: -1 is outside [0, 2147483647]");
 }
 
-// field: a row of a 2-D View is strided under some layouts, and its pointer walks the wrong way.
+// A row of a 2-D View is strided under some layouts, and its pointer walks the wrong way.
 TEST(Errors, StridedArrays) {
   const Kokkos::View<std::int32_t**, Kokkos::LayoutLeft, MemorySpace> table("test::table", 3, 3);
   const auto strided = Kokkos::subview(table, 1, Kokkos::ALL);
@@ -267,6 +268,8 @@ TEST(Errors, Steps) {
             "batch_size * chunk_len: 2147483648 is outside [0, 2147483647]");
   EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, 4, INT32_MAX / 2); }),
             "(chunked_loop_num - 1) * chunk_len: 3221225469 is outside [0, 2147483647]");
+  EXPECT_EQ(refusal([&] { (void)cp::chunking(space, lens, (std::int64_t{1} << 32) + 1, 1); }),
+            "chunked_loop_num: 4294967297 is outside [0, 2147483647]");
   auto chunks = cp::chunking(space, lens, 2, 4);
   chunks.cum_seq_lens = chunks.ends;
   EXPECT_EQ(refusal([&] { cp::chunking(space, lens, 4, chunks); }),

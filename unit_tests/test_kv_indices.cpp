@@ -68,7 +68,7 @@ TYPED_TEST(KvIndices, ManyTiles) {
   EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
 }
 
-// field: launch limits
+// More sequences than one dimension of a launch may count.
 TYPED_TEST(KvIndices, LargeBatch) {
   const auto batch = test::make_batch(std::vector<std::int32_t>(80000, 16), 1280000, 16);
   const auto result = test::build<TypeParam>(batch);
@@ -76,7 +76,7 @@ TYPED_TEST(KvIndices, LargeBatch) {
   EXPECT_EQ(result, test::oracle(batch));
 }
 
-// field: 32-bit product before widening. Page 33,554,431 of 64 tokens ends at slot 2^31 - 1.
+// Products are widened before they are taken. Page 33,554,431 of 64 tokens ends at slot 2^31 - 1.
 template <class Space, class Slot>
 std::vector<Slot> slots_of_page(std::int32_t page_id) {
   using MemorySpace = typename Space::memory_space;
@@ -100,6 +100,53 @@ TYPED_TEST(KvIndices, SlotsAroundTwoToThe31) {
   EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(33554432).front()), 2147483648);
   EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(INT32_MAX).back()),
             std::int64_t{INT32_MAX} * 64 + 63);
+}
+
+// Tiles of several steps, as large batches have: every kind of page, slot type and alignment. The
+// chunk table comes from a build, the slots are written again by a launch with the tile given.
+template <class Space, class Slot>
+void tiles_of_several_steps(std::int64_t page_size) {
+  using MemorySpace = typename Space::memory_space;
+  using Kernel = cp::impl::KvIndices<std::int32_t, Slot>;
+  const Space space;
+  const auto batch = test::make_batch({9001, 0, 1, 700, 4096, 64, 5003}, 7 * 3000 + 5, page_size);
+  const auto expected = test::oracle(batch);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
+  cp::fill(space, plan, device.prefix(), metadata);
+  const auto total = static_cast<std::size_t>(plan.total_tokens());
+  for (std::size_t lead = 0; lead < Kernel::pack; ++lead) {
+    SCOPED_TRACE("page_size " + std::to_string(page_size) + ", lead " + std::to_string(lead));
+    const cp::Array1D<Slot, MemorySpace> slots("test::slots", total + 2 * Kernel::pack);
+    Kokkos::deep_copy(slots, -7);
+    cp::impl::launch(space, Kernel{.req_to_page = device.page_ids.data(),
+                                   .row_stride = static_cast<std::int64_t>(device.row_stride),
+                                   .req_pool_indices = device.req_pool_indices.data(),
+                                   .batch_size = plan.batch_size(),
+                                   .chunked_loop_num = plan.chunked_loop_num(),
+                                   .starts = metadata.chunks().starts.data(),
+                                   .cum_seq_lens = metadata.chunks().cum_seq_lens.data(),
+                                   .offsets = metadata.offsets().data(),
+                                   .page_size = cp::impl::Divisor(static_cast<int>(page_size)),
+                                   .chunk_kv_indices = slots.data() + lead,
+                                   .total_tokens = plan.total_tokens(),
+                                   .tile = 2 * Kernel::unroll * 32 * Kernel::pack});
+    space.fence();
+    std::vector<Slot> whole(lead, -7);
+    for (const auto& loop : expected.chunk_kv_indices) {
+      for (const auto slot : loop) whole.push_back(static_cast<Slot>(slot));
+    }
+    whole.resize(total + 2 * Kernel::pack, -7);
+    ASSERT_EQ(test::to_host(slots), whole);
+  }
+}
+
+TYPED_TEST(KvIndices, TilesOfSeveralSteps) {
+  for (const std::int64_t page_size : {1, 2, 3, 5, 48, 64, 100000}) {
+    tiles_of_several_steps<TypeParam, std::int32_t>(page_size);
+    tiles_of_several_steps<TypeParam, std::int64_t>(page_size);
+  }
 }
 
 // Entries of a row past its prefix are never read: they may hold anything.

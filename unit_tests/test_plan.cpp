@@ -57,7 +57,7 @@ TEST(PlanChunks, NoEmptySequence) {
   EXPECT_EQ(plan.seq_range(3), (cp::SeqRange{3, 4}));
 }
 
-// field: one sequence's leftovers in later loops
+// Sequences whose prefix ended earlier carry nothing into later loops.
 TEST(PlanChunks, SequencesThatEndedEarlier) {
   const auto plan = cp::plan_chunks(Lens{10752, 5909, 2471, 18993, 12526, 20001, 15570, 2781},
                                     {.chunk_capacity = 32768});
@@ -67,7 +67,7 @@ TEST(PlanChunks, SequencesThatEndedEarlier) {
   EXPECT_EQ(vector(plan.max_chunk_len_per_loop()), (Lens{4096, 4096, 4096, 4096, 3617}));
 }
 
-// field: one long prefix multiplies the loops
+// One long prefix multiplies the loops of everybody.
 TEST(PlanChunks, OneLongPrefix) {
   Lens short_ones(32, 16);
   short_ones[0] = 60000;
@@ -79,7 +79,7 @@ TEST(PlanChunks, OneLongPrefix) {
   EXPECT_EQ(cp::plan_chunks(longer_ones, {.chunk_capacity = 65536}).chunked_loop_num(), 8);
 }
 
-// field: workspace overrun
+// No loop holds more than the workspace does.
 TEST(PlanChunks, NoLoopBeyondCapacity) {
   const auto plan = cp::plan_chunks(Lens(12, 7021), {.chunk_capacity = 15360});
   EXPECT_EQ(plan.chunk_len(), 1280);
@@ -87,7 +87,7 @@ TEST(PlanChunks, NoLoopBeyondCapacity) {
             (std::vector<std::int64_t>{15360, 15360, 15360, 15360, 15360, 7452}));
 }
 
-// field: launch limits
+// More sequences than one dimension of a launch may count.
 TEST(PlanChunks, LargeBatch) {
   const auto plan = cp::plan_chunks(Lens(80000, 16), {.chunk_capacity = 1280000});
   EXPECT_EQ(plan.chunk_len(), 16);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/chunks.hpp>
 #include <chunked_prefill/fill.hpp>
 #include <chunked_prefill/metadata.hpp>
@@ -22,10 +23,9 @@ template <HostLengths Lens>
                                                     const Lens& prefix_lens) {
   const std::span lens(prefix_lens);
   impl::check_extent("prefix_lens", lens.size(), static_cast<std::size_t>(plan.batch_size()));
-  if (plan.chunked_loop_num() == 0) return {};
   const Kokkos::DefaultHostExecutionSpace host;
   auto chunks = chunking(host, array_view<Kokkos::HostSpace>(lens.data(), lens.size()),
-                         plan.chunked_loop_num(), plan.chunk_len());
+                         plan.chunked_loop_num(), std::max(plan.chunk_len(), 1));
   host.fence("chunked_prefill::host_chunks");
   return chunks;
 }

@@ -50,9 +50,8 @@ struct Chunks {
 /// \param chunk_len tokens, positive.
 /// \param chunks all four arrays sized (chunked_loop_num, batch_size [+ 1]); must not overlap
 ///   `prefix_lens`.
-/// \throws InvalidArgument naming the argument when `chunk_len` is not positive, a start or a
-/// loop's
-///   total can be beyond int32, an array is not contiguous or extents disagree.
+/// \throws InvalidArgument naming the argument when `chunk_len` is not positive, when a start or
+///   a loop's total can be beyond int32, when an array is not contiguous or extents disagree.
 template <ExecutionSpace Space, class Lens, class MemorySpace>
 void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_len,
               const Chunks<MemorySpace>& chunks) {
@@ -84,11 +83,12 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
                       });
 }
 
-/// The same into a table of its own, allocated in the memory of `prefix_lens`.
+/// The same into a table of its own, allocated in the memory of `prefix_lens`, which may wait for
+/// the device.
 template <ExecutionSpace Space, class Lens>
 [[nodiscard]] Chunks<typename Lens::memory_space> chunking(const Space& space,
                                                            const Lens& prefix_lens,
-                                                           std::int32_t chunked_loop_num,
+                                                           std::int64_t chunked_loop_num,
                                                            std::int64_t chunk_len) {
   using MemorySpace = typename Lens::memory_space;
   const std::size_t batch_size = prefix_lens.extent(0);

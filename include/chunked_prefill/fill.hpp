@@ -22,11 +22,15 @@ namespace chunked_prefill {
 /// \param plan of the host's copy of the same lengths.
 /// \param prefix the batch's lengths and pages, in memory that `space` can reach; must stay alive
 ///   and unchanged until the kernels have run.
+/// Only the host's view of things is checked: page ids, and rows of `req_to_page` in
+/// `req_pool_indices`, are read on the device as they are and must be valid.
+///
 /// \throws InvalidArgument, before anything is enqueued or written, naming: `prefix_lens` or
-///   `req_pool_indices` when their extents are not the plan's batch size; `page_size` outside [1,
-///   INT32_MAX]; `req_to_page` when the pages of a row are not side by side or the longest prefix
-///   needs more pages than a row has; `num_pages` when slots would not fit `Slot`; a buffer of the
-///   engine's that is too small.
+///   `req_pool_indices` when strided or not of the plan's batch size; `prefix_lens[i]` when the
+///   longest prefix needs more pages than a row has; `page_size` outside [1, INT32_MAX];
+///   `req_to_page` when the pages of a row are not side by side or rows overlap; `num_pages` when
+///   out of range or when slots would not fit `Slot`; a buffer of the engine's that is too small or
+///   misaligned.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace>
 void fill(const Space& space, const ChunkPlan& plan,

@@ -6,6 +6,7 @@
 #include <chunked_prefill/impl/instantiations.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
 #include <cstdint>
+#include <type_traits>
 
 namespace chunked_prefill {
 
@@ -14,7 +15,9 @@ namespace chunked_prefill {
 ///
 ///     slots[cum[i] + k] = page_id(i, position / page_size) * page_size + position % page_size
 ///
-/// computed in 64 bits. Asynchronous with respect to `space`; one kernel.
+/// exact for int64 slots; int32 slots hold it modulo 2^32. Asynchronous with respect to `space`;
+/// one kernel. What the device holds is read as it is: rows inside the table, starts not negative,
+/// cumulative lengths that do not fall, positions inside their row.
 ///
 /// \param req_to_page (max_requests, max_pages) int32, pages of a row side by side, rows any
 ///   distance apart; make it with `page_table` from a pointer and a stride.
@@ -39,6 +42,11 @@ void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_
                     AccessibleFrom<typename CumSeqLens::memory_space, Space> &&
                     AccessibleFrom<typename Slots::memory_space, Space>,
                 "the execution space cannot reach the memory of an argument");
+  static_assert(std::is_same_v<typename Starts::non_const_value_type, std::int32_t> &&
+                    std::is_same_v<typename CumSeqLens::non_const_value_type, std::int32_t>,
+                "chunk_starts and chunk_cum_seq_lens: elements must be int32");
+  static_assert(Index<typename Requests::non_const_value_type> && Index<typename Slots::value_type>,
+                "req_pool_indices and chunk_kv_indices: elements must be int32 or int64");
   const PageTable<typename Table::memory_space> table = req_to_page;
   const std::size_t batch_size = req_pool_indices.extent(0);
   impl::check_range("page_size", page_size, 1, INT32_MAX);

@@ -59,15 +59,16 @@ class ChunkedPrefillMetadata {
   /// allocates and may wait for the device; `reserve` does it ahead of time.
   ChunkedPrefillMetadata() = default;
 
-  /// Writes into an engine's buffers and never allocates: a batch that does not fit is refused.
+  /// Writes into an engine's buffers and allocates no device memory: a batch that does not fit is
+  /// refused.
   explicit ChunkedPrefillMetadata(MetadataBuffers<MemorySpace, Slot> buffers)
       : m_buffers(std::move(buffers)), m_fixed(true) {}
 
   ChunkedPrefillMetadata(const ChunkedPrefillMetadata&) = delete;
   ChunkedPrefillMetadata& operator=(const ChunkedPrefillMetadata&) = delete;
   /// What is moved from is as default-constructed.
-  ChunkedPrefillMetadata(ChunkedPrefillMetadata&& other) { *this = std::move(other); }
-  ChunkedPrefillMetadata& operator=(ChunkedPrefillMetadata&& other) {
+  ChunkedPrefillMetadata(ChunkedPrefillMetadata&& other) noexcept { *this = std::move(other); }
+  ChunkedPrefillMetadata& operator=(ChunkedPrefillMetadata&& other) noexcept {
     m_buffers = std::exchange(other.m_buffers, {});
     m_fixed = std::exchange(other.m_fixed, false);
     m_batch_size = std::exchange(other.m_batch_size, 0);
@@ -94,7 +95,10 @@ class ChunkedPrefillMetadata {
   /// until the kernels of `fill` have written them.
   void resize(const ChunkPlan& plan) {
     reserve(required_sizes(plan));
-    m_offsets.assign(plan.offsets().begin(), plan.offsets().end());
+    m_offsets.clear();
+    if (plan.chunked_loop_num() > 0) {
+      m_offsets.assign(plan.offsets().begin(), plan.offsets().end());
+    }
     m_batch_size = plan.batch_size();
   }
 

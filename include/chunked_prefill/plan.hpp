@@ -22,7 +22,8 @@ struct SeqRange {
 };
 
 /// How a batch's cached prefixes are walked, as plain host data: the numbers that engines need on
-/// the host to launch kernels, and all that `fill` needs to size and write the device's side.
+/// the host to launch kernels, and all that `fill` needs to size and write the device's side. A
+/// plan that was moved from has no loops. Accessors take a `loop` in [0, chunked_loop_num).
 ///
 /// Example: prefix_lens {0, 300, 0, 64} with chunk_capacity 1024 gives chunk_len 256 and two loops:
 ///
@@ -110,10 +111,9 @@ class ChunkPlan {
 /// Pure host arithmetic, O(batch_size + chunked_loop_num); needs no initialised Kokkos.
 ///
 /// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
-/// \throws InvalidArgument naming `chunk_capacity` when it is not positive, beyond INT32_MAX or
-/// less
-///   than the batch size, or when it needs INT32_MAX loops or more; naming `prefix_lens[i]` when an
-///   element is negative or beyond INT32_MAX.
+/// \throws InvalidArgument naming `chunk_capacity` when it is outside [1, INT32_MAX], less than the
+///   batch size or so small that INT32_MAX loops are needed; naming `prefix_lens[i]` when an
+///   element is outside [0, INT32_MAX].
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
                                     const PlanOptions& options = {});
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens,

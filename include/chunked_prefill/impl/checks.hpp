@@ -3,6 +3,7 @@
 
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/error.hpp>
+#include <chunked_prefill/impl/check_range.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
 #include <chunked_prefill/plan.hpp>
 #include <cstdint>
@@ -10,14 +11,6 @@
 #include <string>
 
 namespace chunked_prefill::impl {
-
-inline void check_range(std::string_view argument, std::int64_t value, std::int64_t least,
-                        std::int64_t most) {
-  if (value >= least && value <= most) return;
-  throw InvalidArgument(std::string(argument), std::to_string(value) + " is outside [" +
-                                                   std::to_string(least) + ", " +
-                                                   std::to_string(most) + "]");
-}
 
 inline void check_extent(std::string_view argument, std::size_t extent, std::size_t expected) {
   if (extent == expected) return;

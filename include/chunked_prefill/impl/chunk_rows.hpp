@@ -125,9 +125,15 @@ template <ExecutionSpace Space, Index Length>
 void launch(const Space& space, const ChunkRows<Length>& rows) {
   if (rows.chunked_loop_num == 0) return;
   // On a device one sequence a lane, as far as a team reaches.
-  const int team_size = runs_on_host<Space> ? 1
-                                            : std::clamp(ceil_div(rows.batch_size, lanes<Space>()),
-                                                         1, 1024 / lanes<Space>());
+  int team_size = 1;
+  if constexpr (!runs_on_host<Space>) {
+    const int most = 1024 / lanes<Space>();
+    team_size = std::clamp(ceil_div(rows.batch_size, lanes<Space>()), 1, most);
+    if (team_size == most) {  // not every device has teams that large
+      team_size = std::min(team_size, Kokkos::TeamPolicy<Space>(space, 1, 1, lanes<Space>())
+                                          .team_size_max(rows, Kokkos::ParallelForTag()));
+    }
+  }
   launch_teams(
       "chunked_prefill::chunk_rows", space, rows.chunked_loop_num, team_size, rows,
       team_size > 1 ? ChunkRows<Length>::template Scratch<Space>::shmem_size(team_size) : 0);

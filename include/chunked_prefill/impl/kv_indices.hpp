@@ -30,7 +30,7 @@ struct KvIndices {
   Divisor page_size;
   Slot* chunk_kv_indices;     ///< (total_tokens)
   std::int64_t total_tokens;  ///< no slot is written at or past this
-  std::int64_t tile = 0;      ///< slots a thread writes, a multiple of its step; set by `launch`
+  std::int64_t tile = 0;      ///< slots a thread writes, whole steps; 0: `launch` chooses
   std::int32_t lane_num = 1;  ///< lanes of a thread; set by `launch`
 
   /// Slots of one 16-byte store.
@@ -47,20 +47,19 @@ struct KvIndices {
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, team.team_size()), [&](const int thread) {
-      const std::int64_t rank = std::int64_t{team.league_rank()} * team.team_size() + thread;
-      const std::int64_t unit = rank * tile - lead();
-      const std::int64_t begin = Kokkos::max(unit, std::int64_t{0});
-      Sequence sequence;
-      if (begin >= total_tokens || !find(team, sequence, begin)) return;
-      const std::int64_t end =
-          Kokkos::min(unit + tile, Kokkos::min(total_tokens, loop_offset(chunked_loop_num)));
-      if constexpr (runs_on_host<typename Team::execution_space>) {
-        write_pages(sequence, begin, end);
-      } else {
-        write_steps(team, sequence, unit, end);
-      }
-    });
+    const std::int64_t rank =
+        std::int64_t{team.league_rank()} * team.team_size() + team.team_rank();
+    const std::int64_t unit = rank * tile - lead();
+    const std::int64_t begin = Kokkos::max(unit, std::int64_t{0});
+    Sequence sequence;
+    if (begin >= total_tokens || !find(team, sequence, begin)) return;
+    const std::int64_t end =
+        Kokkos::min(unit + tile, Kokkos::min(total_tokens, loop_offset(chunked_loop_num)));
+    if constexpr (runs_on_host<typename Team::execution_space>) {
+      write_pages(sequence, begin, end);
+    } else {
+      write_steps(team, sequence, unit, end);
+    }
   }
 
  private:
@@ -260,8 +259,8 @@ struct KvIndices {
 
 /// Enqueues kernel 2 on `space`; nothing when there is no slot to write.
 ///
-/// A tile is the smallest that fills the machine once: more tiles than can run together would
-/// repeat the searches, fewer would leave threads idle.
+/// Left to choose, it takes the smallest tile that fills the machine once: more tiles than can run
+/// together would repeat the searches, fewer would leave threads idle.
 template <ExecutionSpace Space, Index RequestIndex, Index Slot>
 void launch(const Space& space, KvIndices<RequestIndex, Slot> kernel) {
   if (kernel.total_tokens == 0) return;
@@ -269,12 +268,14 @@ void launch(const Space& space, KvIndices<RequestIndex, Slot> kernel) {
   const std::int64_t length = kernel.lead() + kernel.total_tokens;
   kernel.lane_num = lanes<Space>();
   const int team_size = runs_on_host<Space> ? 1 : 4;
-  // Several tiles a host thread, so that uneven ones even out.
-  const std::int64_t tiles = runs_on_host<Space> ? std::int64_t{4} * space.concurrency()
-                                                 : space.concurrency() / kernel.lane_num / 2;
-  const std::int64_t step =
-      runs_on_host<Space> ? 4096 : std::int64_t{kernel.lane_num} * Kernel::pack;
-  kernel.tile = ceil_div(ceil_div(length, std::max(tiles, std::int64_t{1})), step) * step;
+  if (kernel.tile == 0) {
+    // Several tiles a host thread, so that uneven ones even out.
+    const std::int64_t tiles = runs_on_host<Space> ? std::int64_t{4} * space.concurrency()
+                                                   : space.concurrency() / kernel.lane_num / 2;
+    const std::int64_t step =
+        runs_on_host<Space> ? 4096 : std::int64_t{kernel.lane_num} * Kernel::pack;
+    kernel.tile = ceil_div(ceil_div(length, std::max(tiles, std::int64_t{1})), step) * step;
+  }
   launch_teams("chunked_prefill::kv_indices", space, ceil_div(length, kernel.tile * team_size),
                team_size, kernel);
 }
