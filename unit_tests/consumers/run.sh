@@ -3,8 +3,8 @@
 # usage: unit_tests/consumers/run.sh BUILD-DIR [CMAKE-OPTION...]
 #
 # Uses the project in every way that others do, static and shared: installed and found with
-# find_package, as a subdirectory, and with the unit and the perf tests built alone against the
-# installed package.
+# find_package, as a subdirectory, with the unit and the perf tests built alone against the
+# installed package, and with the README's own program.
 set -euo pipefail
 
 root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
@@ -42,3 +42,20 @@ build unit_tests unit_tests "-DChunkedPrefill_ROOT=$work/static-prefix"
 (cd "$work/unit_tests" && ctest -j "$jobs" --output-on-failure --no-tests=error)
 build perf_tests perf_tests "-DChunkedPrefill_ROOT=$work/shared-prefix"
 "$work/perf_tests/chunked_prefill_perf" --benchmark_filter=empty_kernel --benchmark_min_time=0.01
+
+# fenced LANGUAGE LINE: the README's first block of that language after that line.
+fenced() {
+    awk -v open="\`\`\`$1" -v after="$2" '
+        $0 == after { seen = 1 }
+        seen && !inside && $0 == open { inside = 1; next }
+        inside && $0 == "```" { exit }
+        inside' "$root/README.md"
+}
+readme=$work/readme-source
+mkdir -p "$readme"
+fenced cpp "## Use it from C++" >"$readme/main.cpp"
+fenced cmake "## Use it from C++" >"$readme/CMakeLists.txt"
+echo "== README"
+cmake -S "$readme" -B "$work/readme" "${options[@]}" "-DChunkedPrefill_ROOT=$work/static-prefix"
+cmake --build "$work/readme"
+diff <("$work/readme/engine") <(fenced "" "It prints")
