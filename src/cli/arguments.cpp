@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "build.hpp"
+#include "output.hpp"
 
 namespace chunked_prefill::cli {
 namespace {
@@ -116,10 +117,22 @@ std::string judge_execution_space(const std::string& typed) {
                                                          typed, fmt::join(spaces, ", ")));
 }
 
-void judge_outputs(const PlanArguments& plan) {
-  if (plan.json && plan.json->empty()) throw InvalidArgument("--json", "the file name is empty");
-  if (plan.svg && plan.svg->empty()) throw InvalidArgument("--svg", "the file name is empty");
-  if (plan.json && plan.svg == plan.json) {
+void judge_output(const char* option, const std::string& batch,
+                  std::optional<std::string>& output) {
+  if (!output) return;
+  if (output->empty()) throw InvalidArgument(option, "the file name is empty");
+  if (is_standard_output(*output)) {
+    output = "-";
+  } else if (is_same_file(batch, *output)) {
+    throw InvalidArgument(option, fmt::format("{} is the batch itself", *output));
+  }
+}
+
+void judge_files(PlanArguments& plan) {
+  if (plan.batch.empty()) throw InvalidArgument("BATCH.json", "the file name is empty");
+  judge_output("--json", plan.batch, plan.json);
+  judge_output("--svg", plan.batch, plan.svg);
+  if (plan.json && plan.svg && (*plan.json == *plan.svg || is_same_file(*plan.json, *plan.svg))) {
     throw InvalidArgument("--svg", fmt::format("{} is where --json goes", *plan.svg));
   }
 }
@@ -163,10 +176,10 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
   typed.plan.execution_space = plan->get_option("--execution-space")->count() > 0
                                    ? judge_execution_space(typed.plan.execution_space)
                                    : default_execution_space();
-  judge_outputs(typed.plan);
   if (plan->get_option("BATCH.json")->count() == 0) {
     throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
   }
+  judge_files(typed.plan);
   return typed.plan;
 }
 

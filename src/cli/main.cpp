@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chunked_prefill/error.hpp>
 #include <csignal>
@@ -56,18 +58,27 @@ void plan(const PlanArguments& arguments) {
   // Last, so that a failure anywhere leaves no file.
   if (json) json->commit();
   if (svg) svg->commit();
+  if (json) json->keep();
+  if (svg) svg->keep();
+}
+
+/// A stream that the caller closed would be the next file opened here. It is held by one that, like
+/// it, can be neither read nor written.
+void hold_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) < 0) {
+      open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
+  }
 }
 
 int fail(int status, std::string_view message) {
-  std::string line;  // one line, whatever the message quotes
-  for (const unsigned char c : message) {
-    line += c < 0x20 || c == 0x7F ? ' ' : static_cast<char>(c);
-  }
-  std::fprintf(stderr, "chunked_prefill: %s\n", line.c_str());
+  std::fprintf(stderr, "chunked_prefill: %s\n", one_line(message).c_str());
   return status;
 }
 
 int run(int argc, const char* const* argv) {
+  hold_standard_streams();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
   try {
     const auto asked = parse_arguments(argc, argv);

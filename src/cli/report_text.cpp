@@ -54,16 +54,15 @@ template <class Tokens>
 std::string left_out_words(const Tokens& left_out, std::string_view noun) {
   const auto [least, most] = std::ranges::minmax(left_out);
   std::string words =
-      fmt::format("{} left out, of {}", counted(static_cast<std::int64_t>(left_out.size()), noun),
-                  grouped(least));
-  if (most > least) words += " to " + grouped(most);
-  return words + " tokens";
+      fmt::format("{} left out, of ", counted(static_cast<std::int64_t>(left_out.size()), noun));
+  if (most > least) words += grouped(least) + " to ";
+  return words + counted(most, "token");
 }
 
 std::string heading(const Batch& batch, const Build& build, std::size_t width) {
   const ChunkPlan& plan = build.plan;
   std::string text =
-      wrapped(fmt::format("{}: {}, {}, page_size {}", name_end(batch.source, width / 2),
+      wrapped(fmt::format("{}: {}, {}, page_size {}", name_end(one_line(batch.source), width / 2),
                           counted(plan.batch_size(), "sequence"),
                           counted(plan.total_tokens(), "cached token"), grouped(batch.page_size)),
               width);

@@ -14,6 +14,14 @@ std::string counted(std::int64_t number, std::string_view noun) {
   return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
 }
 
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return line;
+}
+
 std::string name_end(std::string_view name, std::size_t most) {
   if (name.size() <= most) return std::string(name);
   name.remove_prefix(name.size() - most + 3);

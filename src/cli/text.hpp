@@ -11,6 +11,8 @@ namespace chunked_prefill::cli {
 [[nodiscard]] std::string grouped(std::int64_t number);
 /// "1 loop", "1,200 loops".
 [[nodiscard]] std::string counted(std::int64_t number, std::string_view noun);
+/// The text in one line that no terminal takes for a command: control characters are spaces.
+[[nodiscard]] std::string one_line(std::string_view text);
 /// The end of a long name, behind "...", in at most `most` bytes.
 [[nodiscard]] std::string name_end(std::string_view name, std::size_t most);
 
