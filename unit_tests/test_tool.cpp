@@ -227,7 +227,7 @@ TEST_F(Tool, NothingCachedIsNoLoops) {
     const Json got = plan_json({{"prefix_lens", lens}, {"page_size", 64}}, "--check");
     EXPECT_EQ(got.value("chunked_loop_num", -1), 0);
     EXPECT_EQ(got.value("starts", Json()), Json::array());
-    EXPECT_EQ(got.value("chunk_kv_offsets", Json()), Json({0}));
+    EXPECT_EQ(got.value("chunk_kv_offsets", Json()), Json::array({0}));
     EXPECT_EQ(got.value("chunk_kv_indices", Json()), Json::array());
     EXPECT_NE(plan("batch.json").out.find("no sequence has a cached prefix"), std::string::npos);
     EXPECT_EQ(plan("batch.json --svg picture.svg").status, 0);
