@@ -107,7 +107,7 @@ TYPED_TEST(KvIndices, SlotsAroundTwoToThe31) {
 template <class Space, class Slot>
 void tiles_of_several_steps(std::int64_t page_size) {
   using MemorySpace = typename Space::memory_space;
-  using Kernel = cp::impl::KvIndices<std::int32_t, Slot>;
+  using Tiles = cp::impl::SlotTiles<Slot>;
   const Space space;
   const auto batch = test::make_batch({9001, 0, 1, 700, 4096, 64, 5003}, 7 * 3000 + 5, page_size);
   const auto expected = test::oracle(batch);
@@ -116,28 +116,31 @@ void tiles_of_several_steps(std::int64_t page_size) {
   cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
   cp::fill(space, plan, device.prefix(), metadata);
   const auto total = static_cast<std::size_t>(plan.total_tokens());
-  for (std::size_t lead = 0; lead < Kernel::pack; ++lead) {
+  for (std::size_t lead = 0; lead < Tiles::pack; ++lead) {
     SCOPED_TRACE("page_size " + std::to_string(page_size) + ", lead " + std::to_string(lead));
-    const cp::Array1D<Slot, MemorySpace> slots("test::slots", total + 2 * Kernel::pack);
+    const cp::Array1D<Slot, MemorySpace> slots("test::slots", total + 2 * Tiles::pack);
     Kokkos::deep_copy(slots, -7);
-    cp::impl::launch(space, Kernel{.req_to_page = device.page_ids.data(),
-                                   .row_stride = static_cast<std::int64_t>(device.row_stride),
-                                   .req_pool_indices = device.req_pool_indices.data(),
-                                   .batch_size = plan.batch_size(),
-                                   .chunked_loop_num = plan.chunked_loop_num(),
-                                   .starts = metadata.chunks().starts.data(),
-                                   .cum_seq_lens = metadata.chunks().cum_seq_lens.data(),
-                                   .offsets = metadata.offsets().data(),
-                                   .page_size = cp::impl::Divisor(static_cast<int>(page_size)),
-                                   .chunk_kv_indices = slots.data() + lead,
-                                   .total_tokens = plan.total_tokens(),
-                                   .tile = 2 * Kernel::unroll * 32 * Kernel::pack});
+    cp::impl::launch(
+        space,
+        cp::impl::KvIndices<Slot>{
+            .tiles = {.req_to_page = device.page_ids.data(),
+                      .row_stride = static_cast<std::int64_t>(device.row_stride),
+                      .page_size = cp::impl::Divisor(static_cast<int>(page_size)),
+                      .chunk_kv_indices = slots.data() + lead,
+                      .total_tokens = plan.total_tokens(),
+                      .tiling = {.size = 2 * Tiles::unroll * 32 * Tiles::pack}},
+            .rows = {.starts = metadata.chunks().starts.data(),
+                     .cum_seq_lens = metadata.chunks().cum_seq_lens.data(),
+                     .offsets = metadata.offsets().data(),
+                     .req_pool_indices = cp::impl::IndexArray(device.req_pool_indices.data()),
+                     .batch_size = plan.batch_size(),
+                     .chunked_loop_num = plan.chunked_loop_num()}});
     space.fence();
     std::vector<Slot> whole(lead, -7);
     for (const auto& loop : expected.chunk_kv_indices) {
       for (const auto slot : loop) whole.push_back(static_cast<Slot>(slot));
     }
-    whole.resize(total + 2 * Kernel::pack, -7);
+    whole.resize(total + 2 * Tiles::pack, -7);
     ASSERT_EQ(test::to_host(slots), whole);
   }
 }

@@ -68,18 +68,18 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   impl::check_extents("chunks.ends", chunks.ends, loops, batch_size);
   impl::check_extents("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
   impl::check_extents("chunks.cum_seq_lens", chunks.cum_seq_lens, loops, batch_size + 1);
-  impl::launch(space, impl::ChunkRows<Length>{
-                          .prefix_lens = prefix_lens.data(),
-                          .batch_size = chunks.batch_size(),
-                          .chunked_loop_num = chunks.chunked_loop_num(),
-                          .chunk_len = static_cast<std::int32_t>(chunk_len),
-                          .max_prefix_len = INT32_MAX,
-                          .total_tokens = INT64_MAX,
-                          .starts = chunks.starts.data(),
-                          .ends = chunks.ends.data(),
-                          .len_in_chunk = chunks.len_in_chunk.data(),
-                          .cum_seq_lens = chunks.cum_seq_lens.data(),
-                          .offsets = nullptr,
+  impl::launch(space, impl::ChunkRows{
+                          .prefix_lens = impl::IndexArray(prefix_lens.data()),
+                          .split = {.batch_size = chunks.batch_size(),
+                                    .chunked_loop_num = chunks.chunked_loop_num(),
+                                    .chunk_len = static_cast<std::int32_t>(chunk_len),
+                                    .max_prefix_len = INT32_MAX},
+                          .table = {.starts = chunks.starts.data(),
+                                    .ends = chunks.ends.data(),
+                                    .len_in_chunk = chunks.len_in_chunk.data(),
+                                    .cum_seq_lens = chunks.cum_seq_lens.data(),
+                                    .offsets = nullptr,
+                                    .total_tokens = INT64_MAX},
                       });
 }
 

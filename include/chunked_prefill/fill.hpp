@@ -12,10 +12,9 @@ namespace chunked_prefill {
 
 /// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
 ///
-/// Asynchronous with respect to `space`: enqueues two kernels, whatever the batch and the number of
-/// loops (none without loops), and returns. Fences nothing and copies nothing; allocates only when
-/// `metadata` must grow. Two kernels because every slot needs the sums over its loop and over the
-/// loops before it, which are known when the whole chunk table is.
+/// Asynchronous with respect to `space`: enqueues one kernel, or two for a batch of more than 512
+/// sequences or of 2^31 tokens and more, whatever the number of loops (none without loops), and
+/// returns. Fences nothing and copies nothing; allocates only when `metadata` must grow.
 ///
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
 ///
@@ -44,32 +43,45 @@ void fill(const Space& space, const ChunkPlan& plan,
   if (plan.chunked_loop_num() == 0) return;
 
   const auto chunks = metadata.chunks();
-  impl::launch(space, impl::ChunkRows<Length>{
-                          .prefix_lens = prefix.prefix_lens.data(),
-                          .batch_size = plan.batch_size(),
-                          .chunked_loop_num = plan.chunked_loop_num(),
-                          .chunk_len = plan.chunk_len(),
-                          .max_prefix_len = plan.max_prefix_len(),
-                          .total_tokens = plan.total_tokens(),
-                          .starts = chunks.starts.data(),
-                          .ends = chunks.ends.data(),
-                          .len_in_chunk = chunks.len_in_chunk.data(),
-                          .cum_seq_lens = chunks.cum_seq_lens.data(),
-                          .offsets = metadata.offsets().data(),
-                      });
-  impl::launch(space, impl::KvIndices<RequestIndex, Slot>{
-                          .req_to_page = prefix.req_to_page.data(),
-                          .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
-                          .req_pool_indices = prefix.req_pool_indices.data(),
-                          .batch_size = plan.batch_size(),
-                          .chunked_loop_num = plan.chunked_loop_num(),
-                          .starts = chunks.starts.data(),
-                          .cum_seq_lens = chunks.cum_seq_lens.data(),
-                          .offsets = metadata.offsets().data(),
-                          .page_size = impl::Divisor(static_cast<std::int32_t>(prefix.page_size)),
-                          .chunk_kv_indices = metadata.chunk_kv_indices().data(),
-                          .total_tokens = plan.total_tokens(),
-                      });
+  const impl::IndexArray prefix_lens(prefix.prefix_lens.data());
+  const impl::IndexArray req_pool_indices(prefix.req_pool_indices.data());
+  const impl::EqualSplit split{
+      .batch_size = plan.batch_size(),
+      .chunked_loop_num = plan.chunked_loop_num(),
+      .chunk_len = plan.chunk_len(),
+      .max_prefix_len = plan.max_prefix_len(),
+  };
+  const impl::ChunkTable table{
+      .starts = chunks.starts.data(),
+      .ends = chunks.ends.data(),
+      .len_in_chunk = chunks.len_in_chunk.data(),
+      .cum_seq_lens = chunks.cum_seq_lens.data(),
+      .offsets = metadata.offsets().data(),
+      .total_tokens = plan.total_tokens(),
+  };
+  const impl::SlotTiles<Slot> tiles{
+      .req_to_page = prefix.req_to_page.data(),
+      .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
+      .page_size = impl::Divisor(static_cast<std::int32_t>(prefix.page_size)),
+      .chunk_kv_indices = metadata.chunk_kv_indices().data(),
+      .total_tokens = plan.total_tokens(),
+  };
+  if (impl::can_fuse(split)) {
+    impl::launch(space, impl::FusedFill<Slot>{.prefix_lens = prefix_lens,
+                                              .req_pool_indices = req_pool_indices,
+                                              .split = split,
+                                              .table = table,
+                                              .tiles = tiles});
+    return;
+  }
+  impl::launch(space, impl::ChunkRows{.prefix_lens = prefix_lens, .split = split, .table = table});
+  impl::launch(space, impl::KvIndices<Slot>{.tiles = tiles,
+                                            .rows = {.starts = table.starts,
+                                                     .cum_seq_lens = table.cum_seq_lens,
+                                                     .offsets = table.offsets,
+                                                     .req_pool_indices = req_pool_indices,
+                                                     .batch_size = split.batch_size,
+                                                     .chunked_loop_num = split.chunked_loop_num}});
 }
 
 }  // namespace chunked_prefill

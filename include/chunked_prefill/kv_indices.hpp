@@ -60,19 +60,20 @@ void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_
   impl::check_extent("chunk_starts", chunk_starts.extent(0), batch_size);
   impl::check_extent("chunk_cum_seq_lens", chunk_cum_seq_lens.extent(0), batch_size + 1);
   if (batch_size == 0) return;
+  using Slot = typename Slots::value_type;
   impl::launch(space,
-               impl::KvIndices<typename Requests::non_const_value_type, typename Slots::value_type>{
-                   .req_to_page = table.data(),
-                   .row_stride = static_cast<std::int64_t>(table.stride(0)),
-                   .req_pool_indices = req_pool_indices.data(),
-                   .batch_size = static_cast<std::int32_t>(batch_size),
-                   .chunked_loop_num = 1,
-                   .starts = chunk_starts.data(),
-                   .cum_seq_lens = chunk_cum_seq_lens.data(),
-                   .offsets = nullptr,
-                   .page_size = impl::Divisor(static_cast<std::int32_t>(page_size)),
-                   .chunk_kv_indices = chunk_kv_indices.data(),
-                   .total_tokens = static_cast<std::int64_t>(chunk_kv_indices.extent(0)),
+               impl::KvIndices<Slot>{
+                   .tiles = {.req_to_page = table.data(),
+                             .row_stride = static_cast<std::int64_t>(table.stride(0)),
+                             .page_size = impl::Divisor(static_cast<std::int32_t>(page_size)),
+                             .chunk_kv_indices = chunk_kv_indices.data(),
+                             .total_tokens = static_cast<std::int64_t>(chunk_kv_indices.extent(0))},
+                   .rows = {.starts = chunk_starts.data(),
+                            .cum_seq_lens = chunk_cum_seq_lens.data(),
+                            .offsets = nullptr,
+                            .req_pool_indices = impl::IndexArray(req_pool_indices.data()),
+                            .batch_size = static_cast<std::int32_t>(batch_size),
+                            .chunked_loop_num = 1},
                });
 }
 

@@ -80,6 +80,8 @@ inline void check_split(std::size_t batch_size, std::size_t chunked_loop_num,
 /// The kernels step from page to page of a row by one element; rows do not overlap.
 template <class MemorySpace>
 void check_page_table(const PageTable<MemorySpace>& req_to_page) {
+  check_range("req_to_page.extent(0)", static_cast<std::int64_t>(req_to_page.extent(0)), 0,
+              INT32_MAX);
   if (req_to_page.extent(1) > 1 && req_to_page.stride(1) != 1) {
     throw InvalidArgument("req_to_page", "stride " + std::to_string(req_to_page.stride(1)) +
                                              " between the pages of a row where 1 is needed");

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
-#include <algorithm>
 #include <chunked_prefill/concepts.hpp>
 #include <cstdint>
 #include <type_traits>
@@ -16,16 +15,14 @@ inline constexpr bool runs_on_host =
 /// Vector lanes of a team's thread: a warp on a device, where lanes scan and reduce among
 /// themselves without a barrier; one on the host.
 template <ExecutionSpace Space>
-int lanes() {
-  return runs_on_host<Space> ? 1 : std::min(32, Kokkos::TeamPolicy<Space>::vector_length_max());
-}
+inline constexpr std::int32_t lane_num = runs_on_host<Space> ? 1 : 32;
 
-/// One team of `team_size` threads, `lanes` wide, for each of `league_size` pieces of work, in
-/// `space`'s order. `scratch_bytes` of team scratch, level 0.
+/// `teams` teams of `team_size` threads in `space`'s order, with `scratch_bytes` of team scratch,
+/// level 0.
 template <ExecutionSpace Space, class Functor>
-void launch_teams(const char* label, const Space& space, std::int64_t league_size, int team_size,
+void launch_teams(const char* label, const Space& space, std::int64_t teams, int team_size,
                   const Functor& functor, std::size_t scratch_bytes = 0) {
-  Kokkos::TeamPolicy<Space> policy(space, static_cast<int>(league_size), team_size, lanes<Space>());
+  Kokkos::TeamPolicy<Space> policy(space, static_cast<int>(teams), team_size, lane_num<Space>);
   policy.set_scratch_size(0, Kokkos::PerTeam(scratch_bytes));
   Kokkos::parallel_for(label, policy, functor);
 }

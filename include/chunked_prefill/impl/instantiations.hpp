@@ -3,19 +3,19 @@
 
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/impl/chunk_rows.hpp>
+#include <chunked_prefill/impl/fused_fill.hpp>
 #include <chunked_prefill/impl/kv_indices.hpp>
 #include <cstdint>
 
 // The library holds the kernels of every execution space that Kokkos was built with, so that a
 // user's own files compile none of them. KEYWORDS is `extern template` here and `template` in
 // src/instantiations.cpp.
-#define CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, SPACE)                     \
-  KEYWORDS void launch(const SPACE&, const ChunkRows<std::int32_t>&);        \
-  KEYWORDS void launch(const SPACE&, const ChunkRows<std::int64_t>&);        \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t, std::int32_t>); \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t, std::int64_t>); \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t, std::int32_t>); \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t, std::int64_t>);
+#define CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, SPACE)       \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int32_t>); \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int64_t>); \
+  KEYWORDS void launch(const SPACE&, const ChunkRows&);        \
+  KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t>); \
+  KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);
 
 #ifdef KOKKOS_ENABLE_SERIAL
 #define CHUNKED_PREFILL_SERIAL(KEYWORDS) CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, Kokkos::Serial)

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <chunked_prefill/impl/chunk_table.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/equal_split.hpp>
+#include <chunked_prefill/impl/execution.hpp>
+#include <chunked_prefill/impl/index_array.hpp>
+#include <chunked_prefill/impl/slot_tiles.hpp>
+#include <chunked_prefill/impl/staged_rows.hpp>
+#include <cstdint>
+
+namespace chunked_prefill::impl {
+
+/// The chunk table and the slots in one kernel: no slot waits for the table, since every team
+/// computes the loop that it writes from the prefix lengths. That has every team read the whole
+/// batch, which costs less than a second launch up to StagedRows::most_sequences; longer batches
+/// take ChunkRows and KvIndices, which read it once a loop.
+template <Index Slot>
+struct FusedFill {
+  IndexArray prefix_lens;       ///< (batch_size)
+  IndexArray req_pool_indices;  ///< (batch_size)
+  EqualSplit split;
+  ChunkTable table;
+  SlotTiles<Slot> tiles;
+  // Set by `launch`. The teams of ranks [0, row_teams) write rows of the table, and those from
+  // `first_tile_team` on a tile of the slots each.
+  Divisor most_per_loop = {};  ///< batch_size * chunk_len
+  std::int32_t row_teams = 0;
+  std::int32_t first_tile_team = 0;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const auto rows = StagedRows::stage(team, split, most_per_loop, prefix_lens, req_pool_indices);
+    const std::int32_t rank = team.league_rank();
+    if (rank < row_teams) {
+      for (std::int64_t loop = rank; loop < split.chunked_loop_num; loop += row_teams) {
+        rows.write_row(team, table, static_cast<std::int32_t>(loop));
+      }
+    }
+    if (rank >= first_tile_team) tiles.write(team, rows, rank - first_tile_team);
+  }
+};
+
+/// Whether one kernel does: the batch is short and its tokens can be counted in 31 bits.
+inline bool can_fuse(const EqualSplit& split) {
+  return split.batch_size <= StagedRows::most_sequences &&
+         std::int64_t{split.batch_size} * split.max_prefix_len <= StagedRows::most_tokens;
+}
+
+/// Enqueues the fused kernel on `space`.
+template <ExecutionSpace Space, Index Slot>
+void launch(const Space& space, FusedFill<Slot> kernel) {
+  const std::int64_t length = kernel.tiles.lead() + kernel.tiles.total_tokens;
+  kernel.tiles.tiling.choose(space, length, sizeof(Slot));
+  kernel.most_per_loop = Divisor(kernel.split.batch_size * kernel.split.chunk_len);
+  auto teams = static_cast<std::int32_t>(ceil_div(length, kernel.tiles.tiling.size));
+  std::int32_t staged = kernel.split.batch_size;
+  if (runs_on_host<Space>) {
+    // A team is a thread, which takes its share of both.
+    kernel.row_teams = teams;
+    staged = StagedRows::most_sequences;  // scratch stays, and must not grow from launch to launch
+  } else {
+    // Rows and tiles side by side.
+    constexpr std::int32_t most_row_teams = 1 << 20;
+    kernel.row_teams = std::min(kernel.split.chunked_loop_num, most_row_teams);
+    kernel.first_tile_team = kernel.row_teams;
+    teams += kernel.row_teams;
+  }
+  launch_teams("chunked_prefill::fused_fill", space, teams, tile_team_size<Space>, kernel,
+               StagedRows::Scratch<Space>::shmem_size(StagedRows::scratch_size(staged)));
+}
+
+}  // namespace chunked_prefill::impl
