@@ -56,18 +56,19 @@ class Planner {
   /// Returns the first sequence of the longest prefix; 0 for an empty batch.
   template <class Length>
   static std::size_t check_lengths(std::span<const Length> prefix_lens) {
-    std::size_t longest = 0;
     Length most = 0;
-    for (std::size_t i = 0; i < prefix_lens.size(); ++i) {
-      if (prefix_lens[i] < 0 || prefix_lens[i] > INT32_MAX) {
+    Length bits = 0;  // negative when any length is
+    for (const Length length : prefix_lens) {
+      most = std::max(most, length);
+      bits |= length;
+    }
+    if (bits < 0 || most > INT32_MAX) {
+      for (std::size_t i = 0; i < prefix_lens.size(); ++i) {
         impl::check_range("prefix_lens[" + std::to_string(i) + "]", prefix_lens[i], 0, INT32_MAX);
       }
-      if (prefix_lens[i] > most) {
-        most = prefix_lens[i];
-        longest = i;
-      }
     }
-    return longest;
+    if (most == 0) return 0;
+    return static_cast<std::size_t>(std::ranges::find(prefix_lens, most) - prefix_lens.begin());
   }
 
   /// All memory first: nothing after this throws.
@@ -97,27 +98,34 @@ class Planner {
     end.assign(loops, 0);
     non_empty.assign(loops, 0);
     plan.m_offsets.resize(loops + 1);
-    if (loops == 0) return;
 
+    // Sequences that end in a loop and the tokens they leave for it, below 2^31 each, are counted
+    // as the halves of one number.
+    constexpr int half = 32;
     const std::int32_t chunk_len = plan.m_chunk_len;
-    const impl::Divisor loops_of(chunk_len);
+    const impl::Divisor loops_of(std::max(chunk_len, 1));
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
       const auto length = static_cast<std::int32_t>(prefix_lens[i]);
       if (length == 0) continue;
       const std::int32_t last = loops_of.quotient(length - 1);
       const std::int32_t rest = length - last * chunk_len;
-      tokens[last] += rest;
+      tokens[last] += (std::int64_t{1} << half) + rest;
       longest[last] = std::max(longest[last], rest);
-      ++non_empty[last];
       begin[last] = std::min(begin[last], i);
       end[last] = i + 1;
     }
-    for (std::size_t loop = loops - 1; loop-- > 0;) {
-      tokens[loop] += std::int64_t{non_empty[loop + 1]} * chunk_len;
-      longest[loop] = chunk_len;
-      non_empty[loop] += non_empty[loop + 1];
-      begin[loop] = std::min(begin[loop], begin[loop + 1]);
-      end[loop] = std::max(end[loop], end[loop + 1]);
+    std::int32_t filling = 0;  // sequences that go on after the loop
+    for (std::size_t loop = loops; loop-- > 0;) {
+      const auto ending = static_cast<std::int32_t>(tokens[loop] >> half);
+      const auto rest = static_cast<std::int32_t>(tokens[loop]);
+      tokens[loop] = std::int64_t{filling} * chunk_len + rest;
+      if (filling > 0) {
+        longest[loop] = chunk_len;
+        begin[loop] = std::min(begin[loop], begin[loop + 1]);
+        end[loop] = std::max(end[loop], end[loop + 1]);
+      }
+      filling += ending;
+      non_empty[loop] = filling;
     }
   }
 };

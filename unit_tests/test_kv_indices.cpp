@@ -102,10 +102,11 @@ TYPED_TEST(KvIndices, SlotsAroundTwoToThe31) {
             std::int64_t{INT32_MAX} * 64 + 63);
 }
 
-// Tiles of several steps, as large batches have: every kind of page, slot type and alignment. The
-// chunk table comes from a build, the slots are written again by a launch with the tile given.
+// Tiles of several steps, as large batches have: every kind of page, slot type and alignment,
+// through the host's caches and past them. The chunk table comes from a build, the slots are
+// written again by a launch with the tile given.
 template <class Space, class Slot>
-void tiles_of_several_steps(std::int64_t page_size) {
+void tiles_of_several_steps(std::int64_t page_size, bool streaming) {
   using MemorySpace = typename Space::memory_space;
   using Tiles = cp::impl::SlotTiles<Slot>;
   const Space space;
@@ -128,7 +129,8 @@ void tiles_of_several_steps(std::int64_t page_size) {
                       .page_size = cp::impl::Divisor(static_cast<int>(page_size)),
                       .chunk_kv_indices = slots.data() + lead,
                       .total_tokens = plan.total_tokens(),
-                      .tiling = {.size = 2 * Tiles::unroll * 32 * Tiles::pack}},
+                      .tiling = {.size = 2 * Tiles::unroll * 32 * Tiles::pack,
+                                 .streaming = streaming}},
             .rows = {.starts = metadata.chunks().starts.data(),
                      .cum_seq_lens = metadata.chunks().cum_seq_lens.data(),
                      .offsets = metadata.offsets().data(),
@@ -147,9 +149,18 @@ void tiles_of_several_steps(std::int64_t page_size) {
 
 TYPED_TEST(KvIndices, TilesOfSeveralSteps) {
   for (const std::int64_t page_size : {1, 2, 3, 5, 48, 64, 100000}) {
-    tiles_of_several_steps<TypeParam, std::int32_t>(page_size);
-    tiles_of_several_steps<TypeParam, std::int64_t>(page_size);
+    for (const bool streaming : {false, true}) {
+      tiles_of_several_steps<TypeParam, std::int32_t>(page_size, streaming);
+      tiles_of_several_steps<TypeParam, std::int64_t>(page_size, streaming);
+    }
   }
+}
+
+// An output that is larger than caches are.
+TYPED_TEST(KvIndices, LargeOutput) {
+  const auto batch = test::make_batch({8400000, 0, 5, 100003}, 400001, 63);
+  EXPECT_TRUE((test::build<TypeParam>(batch)) == test::oracle(batch));
+  EXPECT_TRUE((test::build<TypeParam, std::int64_t>(batch)) == test::oracle(batch));
 }
 
 // Entries of a row past its prefix are never read: they may hold anything.

@@ -154,14 +154,15 @@ class ChunkedPrefillMetadata {
 
  private:
   template <class T>
-  void make_room(Array1D<T, MemorySpace>& buffer, const std::string& name, std::size_t size) {
+  void make_room(Array1D<T, MemorySpace>& buffer, const char* name, std::size_t size) {
     const std::size_t held = buffer.extent(0);
-    if (m_fixed) {
-      impl::check_at_least("buffers." + name, held, size);
-      impl::check_aligned("buffers." + name, buffer.data());
+    if (m_fixed && (held < size || !impl::is_aligned(buffer.data()))) {
+      const std::string argument = std::string("buffers.") + name;
+      impl::check_at_least(argument, held, size);
+      impl::check_aligned(argument, buffer.data());
     }
     if (held >= size) return;
-    impl::check_countable<T>("sizes." + name, size);
+    impl::check_countable<T>(std::string("sizes.") + name, size);
     // The old results go first: nobody reads them in half-grown buffers, and old and new memory are
     // never held together.
     m_offsets.clear();
@@ -169,7 +170,7 @@ class ChunkedPrefillMetadata {
     buffer = {};
     // Half as much again, so that slowly growing batches do not allocate at every step.
     buffer = Array1D<T, MemorySpace>(
-        Kokkos::view_alloc(Kokkos::WithoutInitializing, "chunked_prefill::" + name),
+        Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string("chunked_prefill::") + name),
         std::max(size, held + held / 2));
   }
   template <class T>

@@ -37,8 +37,12 @@ void check_array(std::string_view argument, const View& view) {
 
 /// An engine's pointer can lie anywhere.
 template <class T>
+bool is_aligned(const T* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % sizeof(T) == 0;
+}
+template <class T>
 void check_aligned(std::string_view argument, const T* data) {
-  if (reinterpret_cast<std::uintptr_t>(data) % sizeof(T) == 0) return;
+  if (is_aligned(data)) return;
   throw InvalidArgument(std::string(argument),
                         "its address is not a multiple of " + std::to_string(sizeof(T)) + " bytes");
 }

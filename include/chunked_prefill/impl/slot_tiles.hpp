@@ -5,6 +5,7 @@
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/search.hpp>
+#include <chunked_prefill/impl/slot_writers.hpp>
 #include <chunked_prefill/impl/store.hpp>
 #include <chunked_prefill/impl/tiling.hpp>
 #include <cstdint>
@@ -113,10 +114,6 @@ struct SlotTiles {
                                   static_cast<Unsigned>(page_size.value())),
                 place.within);
   }
-  KOKKOS_FUNCTION static Slot plus(Slot slot, std::int32_t count) {
-    return static_cast<Slot>(static_cast<Unsigned>(slot) + static_cast<Unsigned>(count));
-  }
-
   /// How far into a 16-byte unit `at` lies, in slots.
   KOKKOS_FUNCTION static std::int32_t lead(const Slot* at) {
     return static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(at) % 16 / sizeof(Slot));
@@ -126,7 +123,11 @@ struct SlotTiles {
   template <class Team, class Rows>
   KOKKOS_FUNCTION void write(const Team& team, const Part<Rows>& part) const {
     if constexpr (runs_on_host<typename Team::execution_space>) {
-      write_pages(team, part);
+      if (tiling.streaming) {
+        write_sequences<StreamingWriter<Slot>>(team, part);
+      } else {
+        write_sequences<PlainWriter<Slot>>(team, part);
+      }
     } else {
       const std::int32_t begin = -lead(part.out);
       const std::int32_t share =
@@ -138,33 +139,30 @@ struct SlotTiles {
     }
   }
 
-  /// Host: page after page.
-  template <class Team, class Rows>
-  KOKKOS_FUNCTION void write_pages(const Team& team, const Part<Rows>& part) const {
+  /// Host: sequence after sequence.
+  template <class Writer, class Team, class Rows>
+  KOKKOS_FUNCTION void write_sequences(const Team& team, const Part<Rows>& part) const {
+    Writer writer(part.out);
     Sequence sequence = locate(team, part, 0);
     for (std::int32_t token = 0; token < part.size;) {
       advance(part, sequence, token);
       const std::int32_t count = Kokkos::min(sequence.end, part.size) - token;
-      write_positions(sequence.page_ids, token + sequence.position_shift, count, part.out + token);
+      write_positions(writer, sequence.page_ids, token + sequence.position_shift, count);
       token += count;
     }
+    writer.finish();
   }
 
-  /// The slots of `count` positions of one sequence from `position` on, by plain loops that
-  /// compilers vectorise.
-  KOKKOS_FUNCTION void write_positions(const std::int32_t* page_ids, std::int32_t position,
-                                       std::int32_t count, Slot* out) const {
+  /// The slots of `count` positions of one sequence from `position` on, page after page.
+  template <class Writer>
+  KOKKOS_FUNCTION void write_positions(Writer& writer, const std::int32_t* page_ids,
+                                       std::int32_t position, std::int32_t count) const {
     const std::int32_t size = page_size.value();
-    if (size == 1) {
-      for (std::int32_t k = 0; k < count; ++k) out[k] = page_ids[position + k];
-      return;
-    }
+    if (size == 1) return writer.ids(page_ids + position, count);
     std::int32_t page = page_size.quotient(position);
     for (std::int32_t within = position - page * size; count > 0; within = 0, ++page) {
-      const Slot first = slot({.page_id = page_ids[page], .within = within});
       const std::int32_t here = Kokkos::min(count, size - within);
-      for (std::int32_t k = 0; k < here; ++k) out[k] = plus(first, k);
-      out += here;
+      writer.run(slot({.page_id = page_ids[page], .within = within}), here);
       count -= here;
     }
   }

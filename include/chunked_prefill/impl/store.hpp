@@ -13,8 +13,8 @@ struct alignas(16) Pack {
   Slot slots[size];
 };
 
-/// A lane's store of a pack. Slots are written once and read once soon after: on CUDA they are the
-/// first to leave the cache when it is full.
+/// A lane's store of a pack. Slots are written once, and read once soon after by something else: on
+/// CUDA they are the first to leave the cache when it is full.
 template <class Slot>
 KOKKOS_FUNCTION void store(Pack<Slot>* to, const Pack<Slot>& pack) {
 #if defined(KOKKOS_ENABLE_CUDA)

@@ -14,7 +14,7 @@ inline constexpr std::int32_t tile_team_size = runs_on_host<Space> ? 1 : 4;
 
 /// How the flat output is shared out among teams.
 struct Tiling {
-  std::int64_t size = 0;   ///< slots of a tile, whole 16-byte units; 0: not chosen yet
+  std::int64_t size = 0;   ///< slots of a tile, whole 16-byte units; 0: `choose` decides on both
   bool streaming = false;  ///< host: the output is larger than the caches
 
   /// Chooses for an output of `length` slots of `slot_bytes` bytes.
@@ -25,9 +25,9 @@ struct Tiling {
   /// earlier ones, which move through memory in a narrow front.
   template <ExecutionSpace Space>
   void choose(const Space& space, std::int64_t length, std::size_t slot_bytes) {
+    if (size != 0) return;
     const auto bytes = static_cast<std::int64_t>(slot_bytes);
     streaming = length * bytes >= streaming_bytes;
-    if (size != 0) return;
     const std::int64_t threads = space.concurrency() / lane_num<Space>;
     if constexpr (runs_on_host<Space>) {
       // Several tiles a thread, so that uneven ones even out.
