@@ -14,8 +14,10 @@ MetadataSizes required_sizes(std::int64_t batch_size, std::int64_t chunked_loop_
           .chunk_kv_indices = static_cast<std::size_t>(total_tokens)};
 }
 
-MetadataSizes required_sizes(const ChunkPlan& plan) {
-  return required_sizes(plan.batch_size(), plan.chunked_loop_num(), plan.total_tokens());
+MetadataSizes required_sizes(const ChunkShape& shape) {
+  return required_sizes(shape.batch_size, shape.chunked_loop_num, shape.total_tokens);
 }
+
+MetadataSizes required_sizes(const ChunkPlan& plan) { return required_sizes(plan.shape()); }
 
 }  // namespace chunked_prefill

@@ -21,14 +21,8 @@ class Planner {
     const auto batch_size = static_cast<std::int32_t>(prefix_lens.size());
     const auto max_prefix_len =
         batch_size == 0 ? 0 : static_cast<std::int32_t>(prefix_lens[longest]);
-    const auto chunk_len =
-        batch_size == 0 ? 0 : static_cast<std::int32_t>(options.chunk_capacity / batch_size);
-    const std::size_t loops = max_prefix_len == 0 ? 0 : (max_prefix_len - 1) / chunk_len + 1;
-    if (loops >= INT32_MAX) {
-      throw InvalidArgument("chunk_capacity", std::to_string(options.chunk_capacity) + " needs " +
-                                                  std::to_string(loops) + " loops for " +
-                                                  std::to_string(max_prefix_len) + " tokens");
-    }
+    const std::int32_t chunk_len = equal_chunk_len(batch_size, options);
+    const std::int32_t loops = loops_for(max_prefix_len, chunk_len, options);
     reserve(plan, loops);
 
     plan.m_batch_size = batch_size;
@@ -42,6 +36,23 @@ class Planner {
                         plan.m_offsets.begin() + 1);
   }
 
+  static ChunkShape bound(const BatchBounds& bounds, const PlanOptions& options) {
+    impl::check_range("bounds.batch_size", bounds.batch_size, 0, INT32_MAX);
+    impl::check_range("bounds.max_prefix_len", bounds.max_prefix_len, 0, INT32_MAX);
+    impl::check_range("bounds.total_tokens", bounds.total_tokens, 0,
+                      bounds.batch_size * bounds.max_prefix_len);
+    check_options(static_cast<std::size_t>(bounds.batch_size), options);
+    const auto batch_size = static_cast<std::int32_t>(bounds.batch_size);
+    const std::int32_t chunk_len = equal_chunk_len(batch_size, options);
+    const auto max_prefix_len =
+        static_cast<std::int32_t>(std::min(bounds.max_prefix_len, bounds.total_tokens));
+    return {.batch_size = batch_size,
+            .chunk_len = chunk_len,
+            .chunked_loop_num = loops_for(max_prefix_len, chunk_len, options),
+            .max_prefix_len = max_prefix_len,
+            .total_tokens = bounds.total_tokens};
+  }
+
  private:
   static void check_options(std::size_t batch_size, const PlanOptions& options) {
     const std::int64_t capacity = options.chunk_capacity;
@@ -51,6 +62,18 @@ class Planner {
                             std::to_string(capacity) + " tokens cannot be split equally among " +
                                 std::to_string(batch_size) + " sequences (batch_size)");
     }
+  }
+
+  static std::int32_t equal_chunk_len(std::int32_t batch_size, const PlanOptions& options) {
+    return batch_size == 0 ? 0 : static_cast<std::int32_t>(options.chunk_capacity / batch_size);
+  }
+  static std::int32_t loops_for(std::int32_t max_prefix_len, std::int32_t chunk_len,
+                                const PlanOptions& options) {
+    const std::int64_t loops = max_prefix_len == 0 ? 0 : (max_prefix_len - 1) / chunk_len + 1;
+    if (loops < INT32_MAX) return static_cast<std::int32_t>(loops);
+    throw InvalidArgument("chunk_capacity", std::to_string(options.chunk_capacity) + " needs " +
+                                                std::to_string(loops) + " loops for " +
+                                                std::to_string(max_prefix_len) + " tokens");
   }
 
   /// Returns the first sequence of the longest prefix; 0 for an empty batch.
@@ -72,7 +95,8 @@ class Planner {
   }
 
   /// All memory first: nothing after this throws.
-  static void reserve(ChunkPlan& plan, std::size_t loops) {
+  static void reserve(ChunkPlan& plan, std::int32_t loops_needed) {
+    const auto loops = static_cast<std::size_t>(loops_needed);
     plan.m_tokens_per_loop.reserve(loops);
     plan.m_offsets.reserve(loops + 1);
     plan.m_max_chunk_len_per_loop.reserve(loops);
@@ -85,8 +109,9 @@ class Planner {
   /// that. Both are counted in the last loop and summed from the end, so that the cost is
   /// O(batch_size + loops) and not their product.
   template <class Length>
-  static void split_equally(std::span<const Length> prefix_lens, std::size_t loops,
+  static void split_equally(std::span<const Length> prefix_lens, std::int32_t loops_needed,
                             ChunkPlan& plan) {
+    const auto loops = static_cast<std::size_t>(loops_needed);
     auto& tokens = plan.m_tokens_per_loop;
     auto& longest = plan.m_max_chunk_len_per_loop;
     auto& begin = plan.m_seq_begin_per_loop;
@@ -150,6 +175,10 @@ ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptio
   ChunkPlan plan;
   Planner::plan(prefix_lens, options, plan);
   return plan;
+}
+
+ChunkShape bounding_shape(const BatchBounds& bounds, const PlanOptions& options) {
+  return Planner::bound(bounds, options);
 }
 
 }  // namespace chunked_prefill

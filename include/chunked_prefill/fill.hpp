@@ -7,8 +7,65 @@
 #include <chunked_prefill/metadata.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
 #include <chunked_prefill/plan.hpp>
+#include <cstdint>
+#include <string>
 
 namespace chunked_prefill {
+
+namespace impl {
+
+/// Enqueues the kernels that write `metadata`, which has the shape `shape`.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace>
+void enqueue_fill(const Space& space, const ChunkShape& shape,
+                  const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+                  const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
+  static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
+                "the execution space cannot reach the memory of prefix or metadata");
+  if (shape.chunked_loop_num == 0) return;
+  const auto chunks = metadata.chunks();
+  const IndexArray prefix_lens(prefix.prefix_lens.data());
+  const IndexArray req_pool_indices(prefix.req_pool_indices.data());
+  const EqualSplit split{
+      .batch_size = shape.batch_size,
+      .chunked_loop_num = shape.chunked_loop_num,
+      .chunk_len = shape.chunk_len,
+      .max_prefix_len = shape.max_prefix_len,
+  };
+  const ChunkTable table{
+      .starts = chunks.starts.data(),
+      .ends = chunks.ends.data(),
+      .len_in_chunk = chunks.len_in_chunk.data(),
+      .cum_seq_lens = chunks.cum_seq_lens.data(),
+      .offsets = metadata.offsets().data(),
+      .total_tokens = shape.total_tokens,
+  };
+  const SlotTiles<Slot> tiles{
+      .req_to_page = prefix.req_to_page.data(),
+      .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
+      .page_size = Divisor(static_cast<std::int32_t>(prefix.page_size)),
+      .chunk_kv_indices = metadata.chunk_kv_indices().data(),
+      .total_tokens = shape.total_tokens,
+  };
+  if (can_fuse(split)) {
+    launch(space, FusedFill<Slot>{.prefix_lens = prefix_lens,
+                                  .req_pool_indices = req_pool_indices,
+                                  .split = split,
+                                  .table = table,
+                                  .tiles = tiles});
+    return;
+  }
+  launch(space, ChunkRows{.prefix_lens = prefix_lens, .split = split, .table = table});
+  launch(space, KvIndices<Slot>{.tiles = tiles,
+                                .rows = {.starts = table.starts,
+                                         .cum_seq_lens = table.cum_seq_lens,
+                                         .offsets = table.offsets,
+                                         .req_pool_indices = req_pool_indices,
+                                         .batch_size = split.batch_size,
+                                         .chunked_loop_num = split.chunked_loop_num}});
+}
+
+}  // namespace impl
 
 /// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
 ///
@@ -35,53 +92,44 @@ template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIn
 void fill(const Space& space, const ChunkPlan& plan,
           const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
-  static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
-                "the execution space cannot reach the memory of prefix or metadata");
-  impl::check_prefix(plan, prefix);
+  impl::check_prefix(plan.shape(), prefix, [&] {
+    return "prefix_lens[" + std::to_string(plan.longest_sequence()) + "]";
+  });
   impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
   metadata.resize(plan);
-  if (plan.chunked_loop_num() == 0) return;
+  impl::enqueue_fill(space, plan.shape(), prefix, metadata);
+}
 
-  const auto chunks = metadata.chunks();
-  const impl::IndexArray prefix_lens(prefix.prefix_lens.data());
-  const impl::IndexArray req_pool_indices(prefix.req_pool_indices.data());
-  const impl::EqualSplit split{
-      .batch_size = plan.batch_size(),
-      .chunked_loop_num = plan.chunked_loop_num(),
-      .chunk_len = plan.chunk_len(),
-      .max_prefix_len = plan.max_prefix_len(),
-  };
-  const impl::ChunkTable table{
-      .starts = chunks.starts.data(),
-      .ends = chunks.ends.data(),
-      .len_in_chunk = chunks.len_in_chunk.data(),
-      .cum_seq_lens = chunks.cum_seq_lens.data(),
-      .offsets = metadata.offsets().data(),
-      .total_tokens = plan.total_tokens(),
-  };
-  const impl::SlotTiles<Slot> tiles{
-      .req_to_page = prefix.req_to_page.data(),
-      .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
-      .page_size = impl::Divisor(static_cast<std::int32_t>(prefix.page_size)),
-      .chunk_kv_indices = metadata.chunk_kv_indices().data(),
-      .total_tokens = plan.total_tokens(),
-  };
-  if (impl::can_fuse(split)) {
-    impl::launch(space, impl::FusedFill<Slot>{.prefix_lens = prefix_lens,
-                                              .req_pool_indices = req_pool_indices,
-                                              .split = split,
-                                              .table = table,
-                                              .tiles = tiles});
-    return;
-  }
-  impl::launch(space, impl::ChunkRows{.prefix_lens = prefix_lens, .split = split, .table = table});
-  impl::launch(space, impl::KvIndices<Slot>{.tiles = tiles,
-                                            .rows = {.starts = table.starts,
-                                                     .cum_seq_lens = table.cum_seq_lens,
-                                                     .offsets = table.offsets,
-                                                     .req_pool_indices = req_pool_indices,
-                                                     .batch_size = split.batch_size,
-                                                     .chunked_loop_num = split.chunked_loop_num}});
+/// The same for every batch within the bounds that `shape` was made for: what it enqueues can be
+/// captured in a graph once and replayed with other lengths and pages in the same arrays.
+///
+/// Each run, the first included, writes what the device's arrays hold when it runs. A sequence to
+/// spare has length 0 and its row of the page table is not read. The table has the rows of all
+/// loops of `shape`; in those past the batch's last loop every sequence is empty and the cumulative
+/// lengths are 0, and `offsets` stay at the batch's total. No slot past that is written.
+///
+///     const auto shape = bounding_shape({.batch_size = 64, .max_prefix_len = 131072,
+///                                        .total_tokens = 1 << 20}, options);
+///     fill(space, shape, prefix, metadata);                 // captured on space's stream
+///     // each step: new lengths and pages in prefix's arrays, then
+///     plan_chunks(prefix_lens_host, options, plan);         // 64 lengths, 0 for those to spare
+///     metadata.resize_within(plan, shape);                  // the Views of this step's loops
+///     // ... launch the graph
+///
+/// A captured build reads and writes the memory that it was captured with: `prefix`'s arrays and
+/// `metadata`'s buffers must stay where they are.
+///
+/// \throws InvalidArgument as above; naming `max_prefix_len` when such a prefix needs more pages
+///   than a row has.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace>
+void fill(const Space& space, const ChunkShape& shape,
+          const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+          ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
+  impl::check_prefix(shape, prefix, [] { return std::string("max_prefix_len"); });
+  impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+  metadata.resize(shape);
+  impl::enqueue_fill(space, shape, prefix, metadata);
 }
 
 }  // namespace chunked_prefill

@@ -30,6 +30,8 @@ struct MetadataSizes {
                                            std::int64_t total_tokens);
 /// Sizes for exactly this plan.
 [[nodiscard]] MetadataSizes required_sizes(const ChunkPlan& plan);
+/// Sizes for every batch within the bounds of `shape`.
+[[nodiscard]] MetadataSizes required_sizes(const ChunkShape& shape);
 
 /// The device memory of a build, flat. An engine fills this in with Views over memory of its own;
 /// each array must be at least as large as `required_sizes` says, and none may overlap another.
@@ -71,7 +73,7 @@ class ChunkedPrefillMetadata {
   ChunkedPrefillMetadata& operator=(ChunkedPrefillMetadata&& other) noexcept {
     m_buffers = std::exchange(other.m_buffers, {});
     m_fixed = std::exchange(other.m_fixed, false);
-    m_batch_size = std::exchange(other.m_batch_size, 0);
+    m_shape = std::exchange(other.m_shape, {});
     m_offsets = std::exchange(other.m_offsets, {});
     return *this;
   }
@@ -94,22 +96,36 @@ class ChunkedPrefillMetadata {
   /// Takes the shape of `plan`, growing where needed; `fill` calls it. The contents are undefined
   /// until the kernels of `fill` have written them.
   void resize(const ChunkPlan& plan) {
-    reserve(required_sizes(plan));
+    resize(plan.shape());
+    m_offsets.assign(plan.offsets().begin(), plan.offsets().end());
+  }
+  /// The same for a shape of which no batch is known yet: where its loops begin among the slots is
+  /// on the device alone, in `offsets()`.
+  void resize(const ChunkShape& shape) {
+    reserve(required_sizes(shape));
+    m_shape = shape;
     m_offsets.clear();
-    if (plan.chunked_loop_num() > 0) {
-      m_offsets.assign(plan.offsets().begin(), plan.offsets().end());
-    }
-    m_batch_size = plan.batch_size();
+  }
+  /// Takes the shape of `plan` in the buffers of a build that `shape` was captured for, and that is
+  /// replayed with the batch of `plan`.
+  /// \throws InvalidArgument naming what of `plan` is beyond `shape`, or what differs though it
+  /// must
+  ///   not: the batch size, and the chunk length that follows from it and the capacity.
+  void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
+    const ChunkShape live = plan.shape();
+    impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
+    impl::check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
+    impl::check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);
+    impl::check_range("plan.total_tokens", live.total_tokens, 0, shape.total_tokens);
+    resize(plan);
   }
 
-  [[nodiscard]] std::int32_t chunked_loop_num() const {
-    return m_offsets.empty() ? 0 : static_cast<std::int32_t>(m_offsets.size() - 1);
-  }
-  [[nodiscard]] std::int32_t batch_size() const { return m_batch_size; }
+  [[nodiscard]] std::int32_t chunked_loop_num() const { return m_shape.chunked_loop_num; }
+  [[nodiscard]] std::int32_t batch_size() const { return m_shape.batch_size; }
 
   /// The chunk table, (chunked_loop_num, batch_size [+ 1]).
   [[nodiscard]] Chunks<MemorySpace> chunks() const {
-    const auto columns = static_cast<std::size_t>(m_batch_size);
+    const auto columns = static_cast<std::size_t>(batch_size());
     return {.starts = table(m_buffers.starts, columns),
             .ends = table(m_buffers.ends, columns),
             .len_in_chunk = table(m_buffers.len_in_chunk, columns),
@@ -117,24 +133,25 @@ class ChunkedPrefillMetadata {
   }
   /// (batch_size) tokens of each sequence in loop `loop`.
   [[nodiscard]] Array1D<std::int32_t, MemorySpace> len_in_chunk(std::int32_t loop) const {
-    return row(m_buffers.len_in_chunk, loop, static_cast<std::size_t>(m_batch_size));
+    return row(m_buffers.len_in_chunk, loop, static_cast<std::size_t>(batch_size()));
   }
   /// (batch_size + 1) cumulative lengths of loop `loop`, as variable-length attention takes them.
   [[nodiscard]] Array1D<std::int32_t, MemorySpace> cum_seq_lens(std::int32_t loop) const {
-    return row(m_buffers.cum_seq_lens, loop, static_cast<std::size_t>(m_batch_size) + 1);
+    return row(m_buffers.cum_seq_lens, loop, static_cast<std::size_t>(batch_size()) + 1);
   }
   /// Cache slots of loop `loop`: sequence after sequence, `cum_seq_lens(loop)` says where each
   /// begins. A part of `chunk_kv_indices()`.
+  /// \throws InvalidArgument naming `loop` when it is not a loop of the plan that gave the shape.
   [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices(std::int32_t loop) const {
+    impl::check_range("loop", loop, 0, static_cast<std::int64_t>(m_offsets.size()) - 2);
     return Array1D<Slot, MemorySpace>(
         m_buffers.chunk_kv_indices.data() + m_offsets[loop],
         static_cast<std::size_t>(m_offsets[loop + 1] - m_offsets[loop]));
   }
   /// (total_tokens) cache slots of all loops, loop after loop.
   [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices() const {
-    return Array1D<Slot, MemorySpace>(
-        m_buffers.chunk_kv_indices.data(),
-        static_cast<std::size_t>(m_offsets.empty() ? 0 : m_offsets.back()));
+    return Array1D<Slot, MemorySpace>(m_buffers.chunk_kv_indices.data(),
+                                      static_cast<std::size_t>(m_shape.total_tokens));
   }
   /// `chunk_kv_indices(loop)` of every loop.
   [[nodiscard]] std::vector<Array1D<Slot, MemorySpace>> chunk_kv_indices_list() const {
@@ -149,7 +166,7 @@ class ChunkedPrefillMetadata {
   /// when there are no loops. The host's copy is `ChunkPlan::offsets`.
   [[nodiscard]] Array1D<std::int64_t, MemorySpace> offsets() const {
     return Array1D<std::int64_t, MemorySpace>(m_buffers.offsets.data(),
-                                              m_offsets.size() > 1 ? m_offsets.size() : 0);
+                                              required_sizes(m_shape).offsets);
   }
 
  private:
@@ -166,7 +183,7 @@ class ChunkedPrefillMetadata {
     // The old results go first: nobody reads them in half-grown buffers, and old and new memory are
     // never held together.
     m_offsets.clear();
-    m_batch_size = 0;
+    m_shape = {};
     buffer = {};
     // Half as much again, so that slowly growing batches do not allocate at every step.
     buffer = Array1D<T, MemorySpace>(
@@ -182,14 +199,15 @@ class ChunkedPrefillMetadata {
   template <class T>
   [[nodiscard]] Array1D<T, MemorySpace> row(const Array1D<T, MemorySpace>& buffer,
                                             std::int32_t loop, std::size_t columns) const {
+    impl::check_range("loop", loop, 0, std::int64_t{chunked_loop_num()} - 1);
     return Array1D<T, MemorySpace>(buffer.data() + static_cast<std::size_t>(loop) * columns,
                                    columns);
   }
 
   MetadataBuffers<MemorySpace, Slot> m_buffers;
   bool m_fixed = false;  ///< the buffers are an engine's
-  std::int32_t m_batch_size = 0;
-  std::vector<std::int64_t> m_offsets;  ///< the plan's; empty before the first
+  ChunkShape m_shape;
+  std::vector<std::int64_t> m_offsets;  ///< the plan's; empty without one
 };
 
 }  // namespace chunked_prefill

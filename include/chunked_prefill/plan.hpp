@@ -14,6 +14,17 @@ struct PlanOptions {
   std::int64_t chunk_capacity = 32768;
 };
 
+/// What `fill` needs of a plan: the shape of the chunk table, and where the device's lengths are
+/// cut.
+struct ChunkShape {
+  std::int32_t batch_size = 0;        ///< sequences
+  std::int32_t chunk_len = 0;         ///< tokens one sequence gives to one loop at most
+  std::int32_t chunked_loop_num = 0;  ///< loops
+  std::int32_t max_prefix_len = 0;    ///< tokens
+  std::int64_t total_tokens = 0;      ///< of all loops together
+  friend bool operator==(const ChunkShape&, const ChunkShape&) = default;
+};
+
 /// Half-open range of sequences, by their index in the batch.
 struct SeqRange {
   std::int32_t begin = 0;
@@ -49,6 +60,14 @@ class ChunkPlan {
   /// Longest prefix of the batch, in tokens, and the first sequence that has it.
   [[nodiscard]] std::int32_t max_prefix_len() const { return m_max_prefix_len; }
   [[nodiscard]] std::int32_t longest_sequence() const { return m_longest_sequence; }
+
+  [[nodiscard]] ChunkShape shape() const {
+    return {.batch_size = m_batch_size,
+            .chunk_len = m_chunk_len,
+            .chunked_loop_num = chunked_loop_num(),
+            .max_prefix_len = m_max_prefix_len,
+            .total_tokens = total_tokens()};
+  }
 
   /// Tokens of loop `loop`, over all sequences.
   [[nodiscard]] std::int64_t tokens(std::int32_t loop) const { return m_tokens_per_loop[loop]; }
@@ -125,5 +144,19 @@ void plan_chunks(std::span<const std::int32_t> prefix_lens, const PlanOptions& o
                  ChunkPlan& plan);
 void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& options,
                  ChunkPlan& plan);
+
+/// The largest batches of a build that is captured once and replayed.
+struct BatchBounds {
+  std::int64_t batch_size = 0;      ///< sequences; a smaller batch fills up with length 0
+  std::int64_t max_prefix_len = 0;  ///< tokens of the longest prefix
+  std::int64_t total_tokens = 0;    ///< tokens of all prefixes together
+};
+
+/// The shape that holds every batch within `bounds`, for a build that is captured in a graph and
+/// replayed with other lengths and pages in the same buffers: see `fill`.
+///
+/// \throws InvalidArgument naming the bound that is negative, beyond INT32_MAX or more tokens than
+///   `batch_size` prefixes can have; naming `chunk_capacity` as `plan_chunks` does.
+[[nodiscard]] ChunkShape bounding_shape(const BatchBounds& bounds, const PlanOptions& options = {});
 
 }  // namespace chunked_prefill

@@ -99,24 +99,26 @@ void check_page_table(const PageTable<MemorySpace>& req_to_page) {
 }
 
 /// The device's inputs fit the plan that the host's lengths gave.
-template <class MemorySpace, Index Length, Index RequestIndex>
-void check_prefix(const ChunkPlan& plan,
-                  const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
-  const auto batch_size = static_cast<std::size_t>(plan.batch_size());
+/// \param longest names the argument that says how long the longest prefix is.
+template <class MemorySpace, Index Length, Index RequestIndex, class Name>
+void check_prefix(const ChunkShape& shape,
+                  const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+                  const Name& longest) {
+  const auto batch_size = static_cast<std::size_t>(shape.batch_size);
   check_array("prefix_lens", prefix.prefix_lens);
   check_array("req_pool_indices", prefix.req_pool_indices);
   check_extent("prefix_lens", prefix.prefix_lens.extent(0), batch_size);
   check_extent("req_pool_indices", prefix.req_pool_indices.extent(0), batch_size);
   check_range("page_size", prefix.page_size, 1, INT32_MAX);
   check_page_table(prefix.req_to_page);
-  const std::int64_t pages = (plan.max_prefix_len() + prefix.page_size - 1) / prefix.page_size;
+  const std::int64_t pages = (shape.max_prefix_len + prefix.page_size - 1) / prefix.page_size;
   const auto max_pages = static_cast<std::int64_t>(prefix.req_to_page.extent(1));
-  if (plan.max_prefix_len() > 0 && (pages > max_pages || prefix.req_to_page.extent(0) == 0)) {
-    throw InvalidArgument(
-        "prefix_lens[" + std::to_string(plan.longest_sequence()) + "]",
-        std::to_string(plan.max_prefix_len()) + " tokens need " + std::to_string(pages) +
-            " pages of page_size " + std::to_string(prefix.page_size) + ", req_to_page has " +
-            std::to_string(prefix.req_to_page.extent(0)) + " rows of " + std::to_string(max_pages));
+  if (shape.max_prefix_len > 0 && (pages > max_pages || prefix.req_to_page.extent(0) == 0)) {
+    throw InvalidArgument(longest(), std::to_string(shape.max_prefix_len) + " tokens need " +
+                                         std::to_string(pages) + " pages of page_size " +
+                                         std::to_string(prefix.page_size) + ", req_to_page has " +
+                                         std::to_string(prefix.req_to_page.extent(0)) +
+                                         " rows of " + std::to_string(max_pages));
   }
 }
 

@@ -142,7 +142,7 @@ struct SlotTiles {
   /// Host: sequence after sequence.
   template <class Writer, class Team, class Rows>
   KOKKOS_FUNCTION void write_sequences(const Team& team, const Part<Rows>& part) const {
-    Writer writer(part.out);
+    Writer writer(part.out, part.size);
     Sequence sequence = locate(team, part, 0);
     for (std::int32_t token = 0; token < part.size;) {
       advance(part, sequence, token);

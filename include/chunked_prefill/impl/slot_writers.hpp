@@ -3,7 +3,9 @@
 
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/impl/execution.hpp>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -25,29 +27,38 @@ KOKKOS_FUNCTION constexpr Slot plus(Slot slot, std::int32_t count) {
 }
 
 #if defined(__SSE2__)
-/// `count` lines of slots that follow one another, from `first` on. What compilers make of a plain
-/// loop is up to a third slower, and none of them stores past the caches by itself.
+// What compilers make of a plain loop is up to a third slower, and none of them stores past the
+// caches by itself.
+
+/// 16 bytes of slots that follow one another, from `first` on.
+template <Index Slot>
+inline __m128i pack_from(Slot first) {
+  if constexpr (sizeof(Slot) == sizeof(std::int32_t)) {
+    return _mm_add_epi32(_mm_set1_epi32(first), _mm_setr_epi32(0, 1, 2, 3));
+  } else {
+    return _mm_add_epi64(_mm_set1_epi64x(first), _mm_set_epi64x(1, 0));
+  }
+}
+
+/// `count` lines of slots that follow one another, from `first` on.
 template <bool past_caches, Index Slot>
 inline void write_lines(Slot first, std::int32_t count, Slot* out) {
-  constexpr bool narrow = sizeof(Slot) == sizeof(std::int32_t);
-  const auto all = [](Slot slot) {
-    return narrow ? _mm_set1_epi32(static_cast<std::int32_t>(slot)) : _mm_set1_epi64x(slot);
-  };
-  const auto sum = [](__m128i a, __m128i b) {
-    return narrow ? _mm_add_epi32(a, b) : _mm_add_epi64(a, b);
+  constexpr std::int32_t pack = line<Slot> / 4;
+  const auto add = [](__m128i slots, std::int32_t by) {
+    return sizeof(Slot) == sizeof(std::int32_t) ? _mm_add_epi32(slots, _mm_set1_epi32(by))
+                                                : _mm_add_epi64(slots, _mm_set1_epi64x(by));
   };
   const auto store = [](__m128i* to, __m128i slots) {
     past_caches ? _mm_stream_si128(to, slots) : _mm_storeu_si128(to, slots);
   };
-  constexpr Slot pack = 16 / sizeof(Slot);
-  __m128i slots = sum(all(first), narrow ? _mm_setr_epi32(0, 1, 2, 3) : _mm_set_epi64x(1, 0));
   auto* to = reinterpret_cast<__m128i*>(out);
+  __m128i slots = pack_from(first);
   for (std::int32_t k = 0; k < count; ++k, to += 4) {
     store(to, slots);
-    store(to + 1, sum(slots, all(pack)));
-    store(to + 2, sum(slots, all(2 * pack)));
-    store(to + 3, sum(slots, all(3 * pack)));
-    slots = sum(slots, all(4 * pack));
+    store(to + 1, add(slots, pack));
+    store(to + 2, add(slots, 2 * pack));
+    store(to + 3, add(slots, 3 * pack));
+    slots = add(slots, 4 * pack);
   }
 }
 #endif
@@ -56,27 +67,40 @@ inline void write_lines(Slot first, std::int32_t count, Slot* out) {
 template <Index Slot>
 class PlainWriter {
  public:
-  KOKKOS_FUNCTION explicit PlainWriter(Slot* out) : m_out(out) {}
+  /// \param size slots that will be written from `out` on.
+  KOKKOS_FUNCTION PlainWriter(Slot* out, std::int32_t size) : m_out(out), m_left(size) {}
 
   /// `count` slots that follow one another, from `first` on.
   KOKKOS_FUNCTION void run(Slot first, std::int32_t count) {
     std::int32_t k = 0;
 #if defined(__SSE2__)
-    KOKKOS_IF_ON_HOST(
-        (write_lines<false>(first, count / line<Slot>, m_out); k = count - count % line<Slot>;))
+    // The last line may reach into what the next run writes.
+    const std::int32_t lines = Kokkos::min(ceil_div(count, line<Slot>), m_left / line<Slot>);
+    KOKKOS_IF_ON_HOST((write_lines<false>(first, lines, m_out); k = lines * line<Slot>;))
 #endif
     for (; k < count; ++k) m_out[k] = plus(first, k);
-    m_out += count;
+    advance(count);
   }
   /// `count` page ids of pages of one token.
   KOKKOS_FUNCTION void ids(const std::int32_t* page_ids, std::int32_t count) {
-    for (std::int32_t k = 0; k < count; ++k) m_out[k] = page_ids[k];
-    m_out += count;
+    if constexpr (sizeof(Slot) == sizeof(std::int32_t)) {
+      KOKKOS_IF_ON_HOST(
+          (std::memcpy(m_out, page_ids, static_cast<std::size_t>(count) * sizeof(Slot));))
+    } else {
+      for (std::int32_t k = 0; k < count; ++k) m_out[k] = page_ids[k];
+    }
+    advance(count);
   }
   KOKKOS_FUNCTION void finish() {}
 
  private:
+  KOKKOS_FUNCTION void advance(std::int32_t count) {
+    m_out += count;
+    m_left -= count;
+  }
+
   Slot* m_out;
+  std::int32_t m_left;
 };
 
 /// Writes past the caches, which do not read the memory first that way: whole lines, the first and
@@ -84,7 +108,7 @@ class PlainWriter {
 template <Index Slot>
 class StreamingWriter {
  public:
-  KOKKOS_FUNCTION explicit StreamingWriter(Slot* out)
+  KOKKOS_FUNCTION StreamingWriter(Slot* out, std::int32_t)
       : m_begin(
             static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(out) % 64 / sizeof(Slot))),
         m_end(m_begin),

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "batch.hpp"
+#include "execution_spaces.hpp"
+#include "guarded_buffers.hpp"
+
+// Builds that are enqueued once and run with other batches, and builds among other work.
+
+namespace {
+
+namespace cp = chunked_prefill;
+
+template <class Space>
+class Replay : public ::testing::Test {};
+TYPED_TEST_SUITE(Replay, test::ExecutionSpaces, test::SpaceName);
+
+/// What the batches of a replayed build have in common: `bounds`, and the extents of the table.
+struct Engine {
+  cp::BatchBounds bounds;
+  cp::PlanOptions options;
+  std::int64_t page_size;
+
+  [[nodiscard]] cp::ChunkShape shape() const { return cp::bounding_shape(bounds, options); }
+  [[nodiscard]] std::size_t sequences() const {
+    return static_cast<std::size_t>(bounds.batch_size);
+  }
+  [[nodiscard]] std::size_t pages_per_row() const {
+    return static_cast<std::size_t>((bounds.max_prefix_len + page_size - 1) / page_size);
+  }
+
+  /// A batch of `lens`, filled up with sequences to spare on rows that no table has.
+  [[nodiscard]] test::Batch batch(std::vector<std::int32_t> lens, std::uint32_t seed) const {
+    std::mt19937 random(seed);
+    const std::size_t live = lens.size();
+    lens.resize(sequences(), 0);
+    test::Batch batch{.prefix_lens = std::move(lens),
+                      .chunk_capacity = options.chunk_capacity,
+                      .page_size = page_size,
+                      .req_to_page = {},
+                      .req_pool_indices = {}};
+    for (std::size_t row = 0; row < sequences(); ++row) {
+      std::vector<std::int32_t> pages(pages_per_row());
+      for (auto& page : pages) page = static_cast<std::int32_t>(random() % 100000);
+      batch.req_to_page.push_back(pages);
+      batch.req_pool_indices.push_back(static_cast<std::int32_t>(row < live ? row : 123456789));
+    }
+    std::ranges::shuffle(batch.req_to_page, random);
+    return batch;
+  }
+};
+
+/// The arrays that an engine keeps in place, and a build over them.
+template <class Space>
+class Captured {
+ public:
+  using MemorySpace = typename Space::memory_space;
+
+  explicit Captured(const Engine& engine)
+      : m_engine(engine),
+        m_device(engine.batch({}, 0)),
+        m_outputs(cp::required_sizes(engine.shape()), 5),
+        m_metadata(m_outputs.buffers()) {}
+
+  /// What is captured and replayed.
+  void fill(const Space& space) {
+    cp::fill(space, m_engine.shape(), m_device.prefix(), m_metadata);
+  }
+
+  /// Replaces the batch in the arrays; the outputs are guard words again.
+  void set(const test::Batch& batch) {
+    const test::DeviceBatch<MemorySpace> next(batch);
+    Kokkos::deep_copy(m_device.prefix_lens, next.prefix_lens);
+    Kokkos::deep_copy(m_device.req_pool_indices, next.req_pool_indices);
+    Kokkos::deep_copy(m_device.page_ids, next.page_ids);
+    m_outputs.reset();
+  }
+
+  /// After a run with `batch`: its loops are right, the others empty, and nothing else is touched.
+  void expect_built(const test::Batch& batch) {
+    const auto shape = m_engine.shape();
+    const auto plan = cp::plan_chunks(batch.prefix_lens, m_engine.options);
+    m_metadata.resize_within(plan, shape);
+    EXPECT_TRUE(test::read_back(plan, m_metadata) == test::oracle(batch));
+
+    m_metadata.resize(shape);
+    const auto chunks = m_metadata.chunks();
+    const auto lens = test::to_host_rows(chunks.len_in_chunk);
+    const auto cum = test::to_host_rows(chunks.cum_seq_lens);
+    for (auto loop = static_cast<std::size_t>(plan.chunked_loop_num()); loop < lens.size();
+         ++loop) {
+      EXPECT_EQ(lens[loop], std::vector<std::int32_t>(lens[loop].size(), 0)) << loop;
+      EXPECT_EQ(cum[loop], std::vector<std::int32_t>(cum[loop].size(), 0)) << loop;
+    }
+    auto offsets = std::vector<std::int64_t>(plan.offsets().begin(), plan.offsets().end());
+    offsets.resize(static_cast<std::size_t>(shape.chunked_loop_num) + 1, plan.total_tokens());
+    EXPECT_EQ(test::to_host(m_metadata.offsets()), offsets);
+    auto written = cp::required_sizes(shape);
+    written.chunk_kv_indices = static_cast<std::size_t>(plan.total_tokens());
+    m_outputs.expect_only_written(written);
+  }
+
+ private:
+  Engine m_engine;
+  test::DeviceBatch<MemorySpace> m_device;
+  test::GuardedBuffers<MemorySpace, std::int32_t> m_outputs;
+  cp::ChunkedPrefillMetadata<MemorySpace> m_metadata;
+};
+
+/// Batches within the bounds of `engine`: the largest, the smallest, and drawn ones.
+std::vector<test::Batch> batches(const Engine& engine) {
+  const auto longest = static_cast<std::int32_t>(engine.bounds.max_prefix_len);
+  std::vector<test::Batch> batches;
+  const auto add = [&](const std::vector<std::int32_t>& lens) {
+    batches.push_back(engine.batch(lens, static_cast<std::uint32_t>(batches.size())));
+  };
+  add({longest});
+  add({});
+  add({1});
+  add({0, longest, 0, 1});
+  std::mt19937 random(7);
+  for (int k = 0; k < 20; ++k) {
+    std::vector<std::int32_t> lens(random() % (engine.sequences() + 1));
+    std::int64_t left = engine.bounds.total_tokens;
+    for (auto& length : lens) {
+      length = static_cast<std::int32_t>(
+          std::min<std::int64_t>(left, random() % static_cast<std::uint32_t>(longest + 1)));
+      left -= length;
+    }
+    add(lens);
+  }
+  return batches;
+}
+
+const Engine few_sequences{.bounds = {.batch_size = 6, .max_prefix_len = 700, .total_tokens = 2000},
+                           .options = {.chunk_capacity = 640},
+                           .page_size = 48};
+const Engine many_sequences{
+    .bounds = {.batch_size = 700, .max_prefix_len = 90, .total_tokens = 20000},
+    .options = {.chunk_capacity = 7 * 700 + 3},
+    .page_size = 16};
+
+// The rule that a replayed graph relies on: what was enqueued for the bounds is right for every
+// batch within them.
+template <class Space>
+void one_build_for_every_batch(const Engine& engine) {
+  const Space space;
+  Captured<Space> captured(engine);
+  for (const auto& batch : batches(engine)) {
+    captured.set(batch);
+    captured.fill(space);
+    space.fence();
+    captured.expect_built(batch);
+  }
+}
+
+TYPED_TEST(Replay, OneBuildForEveryBatchWithinTheBounds) {
+  one_build_for_every_batch<TypeParam>(few_sequences);
+  one_build_for_every_batch<TypeParam>(many_sequences);
+}
+
+#ifdef KOKKOS_ENABLE_CUDA
+void graph_for_every_batch(const Engine& engine) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  {
+    const Kokkos::Cuda space(stream);
+    Captured<Kokkos::Cuda> captured(engine);
+    captured.fill(space);  // what Kokkos sets up at a first launch cannot be captured
+    space.fence();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    captured.fill(space);
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    for (const auto& batch : batches(engine)) {
+      captured.set(batch);
+      Kokkos::fence();
+      ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      captured.expect_built(batch);
+    }
+    ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+    ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+  ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+TEST(ReplayGraph, CapturedOnceReplayedWithEveryBatch) {
+  graph_for_every_batch(few_sequences);
+  graph_for_every_batch(many_sequences);
+}
+#endif
+
+template <class Space>
+void refused() {
+  using MemorySpace = typename Space::memory_space;
+  const auto shape = few_sequences.shape();
+  EXPECT_EQ(shape, (cp::ChunkShape{.batch_size = 6,
+                                   .chunk_len = 106,
+                                   .chunked_loop_num = 7,
+                                   .max_prefix_len = 700,
+                                   .total_tokens = 2000}));
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  metadata.resize(shape);
+  const auto refusal = [&](const std::vector<std::int32_t>& lens, std::int64_t capacity) {
+    try {
+      metadata.resize_within(cp::plan_chunks(lens, {.chunk_capacity = capacity}), shape);
+    } catch (const cp::InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal({700, 700, 600, 0, 0, 0}, 640), "none");
+  EXPECT_EQ(refusal({700, 700, 600, 0, 0}, 640), "plan.batch_size: 5 is outside [6, 6]");
+  EXPECT_EQ(refusal({700, 700, 600, 0, 0, 0}, 660), "plan.chunk_len: 110 is outside [106, 106]");
+  EXPECT_EQ(refusal({701, 0, 0, 0, 0, 0}, 640), "plan.max_prefix_len: 701 is outside [0, 700]");
+  EXPECT_EQ(refusal({700, 700, 601, 0, 0, 0}, 640), "plan.total_tokens: 2001 is outside [0, 2000]");
+  // Nothing was changed by those: the views of the plan that fitted are there.
+  EXPECT_EQ(metadata.chunked_loop_num(), 7);
+  EXPECT_EQ(metadata.chunk_kv_indices().extent(0), 2000u);
+
+  const test::DeviceBatch<MemorySpace> narrow(few_sequences.batch({}, 0));
+  const cp::PagedPrefix prefix{narrow.prefix_lens,
+                               cp::page_table<MemorySpace>(narrow.page_ids.data(), 6, 14, 15),
+                               narrow.req_pool_indices, 48};
+  try {
+    cp::fill(Space(), shape, prefix, metadata);
+    FAIL() << "not refused";
+  } catch (const cp::InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "max_prefix_len: 700 tokens need 15 pages of page_size 48, req_to_page has 6 rows "
+                 "of 14");
+  }
+}
+
+TYPED_TEST(Replay, RefusesWhatIsBeyondTheBounds) { refused<TypeParam>(); }
+
+TYPED_TEST(Replay, SlotsOfALoopNeedAPlan) {
+  using MemorySpace = typename TypeParam::memory_space;
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  metadata.resize(few_sequences.shape());
+  EXPECT_EQ(metadata.chunks().starts.extent(0), 7u);
+  EXPECT_EQ(metadata.offsets().extent(0), 8u);
+  EXPECT_EQ(metadata.chunk_kv_indices().extent(0), 2000u);
+  EXPECT_THROW((void)metadata.chunk_kv_indices(0), cp::InvalidArgument);
+  EXPECT_THROW((void)metadata.cum_seq_lens(7), cp::InvalidArgument);
+  EXPECT_THROW((void)metadata.cum_seq_lens(-1), cp::InvalidArgument);
+}
+
+/// Keeps an execution space busy for a while, and then writes the lengths that a build behind it
+/// reads.
+template <class MemorySpace>
+struct SlowLengths {
+  cp::Array1D<std::int32_t, MemorySpace> lens;
+  cp::Array1D<std::int32_t, MemorySpace> source;
+  cp::Array1D<std::uint32_t, MemorySpace> sink;
+
+  KOKKOS_FUNCTION void operator()(int) const {
+    std::uint32_t x = 1;
+    for (int k = 0; k < 1000000; ++k) x = x * 1664525u + 1013904223u;
+    sink(0) = x;
+    for (std::size_t i = 0; i < lens.extent(0); ++i) lens(i) = source(i);
+  }
+};
+
+/// A batch on the device, of which the lengths come late, and what is built from it.
+template <class Space>
+class LateBatch {
+ public:
+  using MemorySpace = typename Space::memory_space;
+
+  explicit LateBatch(const test::Batch& batch)
+      : m_batch(batch),
+        m_device(batch),
+        m_plan(cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity})),
+        m_late{.lens = m_device.prefix_lens,
+               .source = test::to_device<std::int32_t, MemorySpace>(batch.prefix_lens),
+               .sink = cp::Array1D<std::uint32_t, MemorySpace>("test::sink", 1)} {
+    Kokkos::deep_copy(m_device.prefix_lens, 0);
+    m_metadata.reserve(cp::required_sizes(m_plan));
+    Kokkos::deep_copy(m_metadata.chunk_kv_indices(), -1);
+  }
+  void enqueue_lengths(const Space& space) const {
+    Kokkos::parallel_for("test::slow_lengths",
+                         Kokkos::RangePolicy<Space, Kokkos::IndexType<int>>(space, 0, 1), m_late);
+  }
+  void enqueue_fill(const Space& space) { cp::fill(space, m_plan, m_device.prefix(), m_metadata); }
+  void expect_built() const {
+    EXPECT_TRUE(test::read_back(m_plan, m_metadata) == test::oracle(m_batch));
+  }
+
+ private:
+  test::Batch m_batch;
+  test::DeviceBatch<MemorySpace> m_device;
+  cp::ChunkPlan m_plan;
+  SlowLengths<MemorySpace> m_late;
+  cp::ChunkedPrefillMetadata<MemorySpace> m_metadata;
+};
+
+// Two builds behind a slow kernel on one instance, and one on each of two: in order on each, and
+// none in the way of the other.
+template <class Space>
+void among_other_work(const std::vector<Space>& instances) {
+  LateBatch<Space> first(test::make_batch({3000, 20, 0, 999}, 400, 16));
+  LateBatch<Space> second(test::make_batch(std::vector<std::int32_t>(600, 70), 6000, 64));
+  Kokkos::fence();
+  first.enqueue_lengths(instances.front());
+  second.enqueue_lengths(instances.back());
+  first.enqueue_fill(instances.front());
+  second.enqueue_fill(instances.back());
+  instances.front().fence();
+  first.expect_built();
+  instances.back().fence();
+  second.expect_built();
+}
+
+TYPED_TEST(Replay, TwoBuildsOnOneInstance) { among_other_work<TypeParam>({TypeParam()}); }
+
+TYPED_TEST(Replay, TwoBuildsOnTwoInstances) {
+  const auto instances = Kokkos::Experimental::partition_space(TypeParam(), 1, 1);
+  among_other_work<TypeParam>({instances[0], instances[1]});
+}
+
+}  // namespace
