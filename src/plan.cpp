@@ -128,11 +128,11 @@ class Planner {
     // as the halves of one number.
     constexpr int half = 32;
     const std::int32_t chunk_len = plan.m_chunk_len;
-    const impl::Divisor loops_of(std::max(chunk_len, 1));
+    const impl::Divisor by_chunk_len(std::max(chunk_len, 1));
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
       const auto length = static_cast<std::int32_t>(prefix_lens[i]);
       if (length == 0) continue;
-      const std::int32_t last = loops_of.quotient(length - 1);
+      const std::int32_t last = by_chunk_len.quotient(length - 1);
       const std::int32_t rest = length - last * chunk_len;
       tokens[last] += (std::int64_t{1} << half) + rest;
       longest[last] = std::max(longest[last], rest);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/chunked_prefill.hpp>
 #include <cstdint>
 #include <random>

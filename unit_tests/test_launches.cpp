@@ -89,7 +89,7 @@ void expect_kernels(const Space& space, const test::Batch& batch, const Names& k
 }
 
 // One loop or many, one sequence or many: one kernel on the caller's instance and nothing else, two
-// for batches that are too long to be read by every thread.
+// for batches that are too long to be read by every team.
 TYPED_TEST(Launches, AtMostTwoKernelsOnTheInstanceAndNothingElse) {
   const auto instances = Kokkos::Experimental::partition_space(TypeParam(), 1, 1);
   for (const TypeParam& space : {instances[0], instances[1]}) {
@@ -103,6 +103,20 @@ TYPED_TEST(Launches, AtMostTwoKernelsOnTheInstanceAndNothingElse) {
     expect_kernels(space, test::make_batch(std::vector<std::int32_t>(513, 20), 5000, 64),
                    two_kernels);
   }
+}
+
+TEST(Fused, WhereItEnds) {
+  const auto fused = [](std::int32_t batch_size, std::int32_t max_prefix_len) {
+    return cp::impl::can_fuse({.batch_size = batch_size,
+                               .chunked_loop_num = 1,
+                               .chunk_len = 1,
+                               .max_prefix_len = max_prefix_len});
+  };
+  EXPECT_TRUE(fused(512, 4194303));
+  EXPECT_FALSE(fused(512, 4194304));  // 2^31 tokens
+  EXPECT_FALSE(fused(513, 1));
+  EXPECT_TRUE(fused(1, INT32_MAX));
+  EXPECT_FALSE(fused(2, INT32_MAX));
 }
 
 TYPED_TEST(Launches, NothingWithoutLoops) {

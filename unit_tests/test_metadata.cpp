@@ -34,6 +34,10 @@ void expect_built(const test::Batch& batch,
   for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
     EXPECT_EQ(metadata.cum_seq_lens(loop).data(),
               chunks.cum_seq_lens.data() + std::ptrdiff_t{loop} * (plan.batch_size() + 1));
+    EXPECT_EQ(metadata.starts(loop).data(),
+              chunks.starts.data() + std::ptrdiff_t{loop} * plan.batch_size());
+    EXPECT_EQ(metadata.ends(loop).data(),
+              chunks.ends.data() + std::ptrdiff_t{loop} * plan.batch_size());
     EXPECT_EQ(metadata.len_in_chunk(loop).data(),
               chunks.len_in_chunk.data() + std::ptrdiff_t{loop} * plan.batch_size());
     EXPECT_EQ(metadata.chunk_kv_indices(loop).data(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ struct Engine {
     return static_cast<std::size_t>((bounds.max_prefix_len + page_size - 1) / page_size);
   }
 
-  /// A batch of `lens`, filled up with sequences to spare on rows that no table has.
+  /// A batch of `lens`, padded with sequences on rows that no table has.
   [[nodiscard]] test::Batch batch(std::vector<std::int32_t> lens, std::uint32_t seed) const {
     std::mt19937 random(seed);
     const std::size_t live = lens.size();
@@ -233,10 +234,85 @@ void refused() {
     cp::fill(Space(), shape, prefix, metadata);
     FAIL() << "not refused";
   } catch (const cp::InvalidArgument& error) {
-    EXPECT_STREQ(error.what(),
-                 "max_prefix_len: 700 tokens need 15 pages of page_size 48, req_to_page has 6 rows "
-                 "of 14");
+    EXPECT_STREQ(
+        error.what(),
+        "shape.max_prefix_len: 700 tokens need 15 pages of page_size 48, req_to_page has 6 rows "
+        "of 14");
   }
+}
+
+// The buffers of a captured build stay where they are: they are never made larger for a replay.
+template <class MemorySpace>
+void buffers_too_small() {
+  const auto shape = few_sequences.shape();
+  const auto plan =
+      cp::plan_chunks(std::vector<std::int32_t>{700, 1, 0, 0, 0, 0}, {.chunk_capacity = 640});
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  const auto refusal = [&] {
+    try {
+      metadata.resize_within(plan, shape);
+    } catch (const cp::InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal(), "shape: this object's buffers never held a build of it");
+  metadata.resize(plan);
+  EXPECT_EQ(refusal(), "shape: this object's buffers never held a build of it");
+  metadata.resize(shape);
+  EXPECT_EQ(refusal(), "none");
+}
+
+TYPED_TEST(Replay, RefusesBuffersThatAreTooSmall) {
+  buffers_too_small<typename TypeParam::memory_space>();
+}
+
+template <class Space>
+void shapes_refused() {
+  using MemorySpace = typename Space::memory_space;
+  const test::DeviceBatch<MemorySpace> device(few_sequences.batch({}, 0));
+  const auto refusal = [&](auto change) {
+    cp::ChunkShape shape = few_sequences.shape();
+    change(shape);
+    cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+    try {
+      cp::fill(Space(), shape, device.prefix(), metadata);
+    } catch (const cp::InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  using Shape = cp::ChunkShape;
+  EXPECT_EQ(refusal([](Shape& shape) { shape.batch_size = -1; }),
+            "shape.batch_size: -1 is outside [0, 2147483647]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.batch_size = 0; }),
+            "shape.max_prefix_len: 700 is outside [0, 0]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.max_prefix_len = -5; }),
+            "shape.max_prefix_len: -5 is outside [0, 2147483647]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.total_tokens = 699; }),
+            "shape.total_tokens: 699 is outside [700, 4200]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.chunk_len = 0; }),
+            "shape.chunk_len: 0 is outside [1, 357913941]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.chunk_len = 400000000; }),
+            "shape.chunk_len: 400000000 is outside [1, 357913941]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.chunked_loop_num = 6; }),
+            "shape.chunked_loop_num: 6 is outside [7, 7]");
+}
+
+TYPED_TEST(Replay, RefusesShapesThatNoBoundsGive) { shapes_refused<TypeParam>(); }
+
+TEST(Bounds, ThatHoldNothingAndThatAreRefused) {
+  const auto none = [](const cp::BatchBounds& bounds) {
+    return cp::bounding_shape(bounds, {.chunk_capacity = 640}).chunked_loop_num;
+  };
+  EXPECT_EQ(none({}), 0);
+  EXPECT_EQ(none({.batch_size = 6, .max_prefix_len = 0, .total_tokens = 0}), 0);
+  EXPECT_EQ(none({.batch_size = 6, .max_prefix_len = 700, .total_tokens = 0}), 0);
+  EXPECT_THROW((void)none({.batch_size = 6, .max_prefix_len = 700, .total_tokens = 4201}),
+               cp::InvalidArgument);
+  EXPECT_THROW((void)none({.batch_size = 641, .max_prefix_len = 1, .total_tokens = 1}),
+               cp::InvalidArgument);
+  EXPECT_THROW((void)none({.batch_size = -1}), cp::InvalidArgument);
 }
 
 TYPED_TEST(Replay, RefusesWhatIsBeyondTheBounds) { refused<TypeParam>(); }
@@ -283,7 +359,7 @@ class LateBatch {
                .source = test::to_device<std::int32_t, MemorySpace>(batch.prefix_lens),
                .sink = cp::Array1D<std::uint32_t, MemorySpace>("test::sink", 1)} {
     Kokkos::deep_copy(m_device.prefix_lens, 0);
-    m_metadata.reserve(cp::required_sizes(m_plan));
+    m_metadata.resize(m_plan);
     Kokkos::deep_copy(m_metadata.chunk_kv_indices(), -1);
   }
   void enqueue_lengths(const Space& space) const {

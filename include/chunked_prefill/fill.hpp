@@ -70,16 +70,18 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 /// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
 ///
 /// Asynchronous with respect to `space`: enqueues one kernel, or two for a batch of more than 512
-/// sequences or of 2^31 tokens and more, whatever the number of loops (none without loops), and
-/// returns. Fences nothing and copies nothing; allocates only when `metadata` must grow.
+/// sequences or of which the size times the longest prefix is 2^31 or more, whatever the number of
+/// loops (none without loops), and returns. Fences nothing and copies nothing; allocates only when
+/// `metadata` must grow.
 ///
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
+///
+/// Only the host's view of things is checked: page ids, and rows of `req_to_page` in
+/// `req_pool_indices`, are read on the device as they are and must be valid.
 ///
 /// \param plan of the host's copy of the same lengths.
 /// \param prefix the batch's lengths and pages, in memory that `space` can reach; must stay alive
 ///   and unchanged until the kernels have run.
-/// Only the host's view of things is checked: page ids, and rows of `req_to_page` in
-/// `req_pool_indices`, are read on the device as they are and must be valid.
 ///
 /// \throws InvalidArgument, before anything is enqueued or written, naming: `prefix_lens` or
 ///   `req_pool_indices` when strided or not of the plan's batch size; `prefix_lens[i]` when the
@@ -103,30 +105,32 @@ void fill(const Space& space, const ChunkPlan& plan,
 /// The same for every batch within the bounds that `shape` was made for: what it enqueues can be
 /// captured in a graph once and replayed with other lengths and pages in the same arrays.
 ///
-/// Each run, the first included, writes what the device's arrays hold when it runs. A sequence to
-/// spare has length 0 and its row of the page table is not read. The table has the rows of all
-/// loops of `shape`; in those past the batch's last loop every sequence is empty and the cumulative
-/// lengths are 0, and `offsets` stay at the batch's total. No slot past that is written.
+/// Each run, the first included, reads what the device's arrays hold when it runs. A padding
+/// sequence has length 0; its element of `req_pool_indices` may be anything, and no page of it is
+/// read. The table has the rows of all loops of `shape`; in those past the batch's last loop every
+/// sequence is empty and the cumulative lengths are 0, and `offsets` stay at the batch's total. No
+/// slot past that is written.
 ///
 ///     const auto shape = bounding_shape({.batch_size = 64, .max_prefix_len = 131072,
 ///                                        .total_tokens = 1 << 20}, options);
 ///     fill(space, shape, prefix, metadata);                 // captured on space's stream
 ///     // each step: new lengths and pages in prefix's arrays, then
-///     plan_chunks(prefix_lens_host, options, plan);         // 64 lengths, 0 for those to spare
+///     plan_chunks(prefix_lens_host, options, plan);         // 64 lengths, 0 for padding
 ///     metadata.resize_within(plan, shape);                  // the Views of this step's loops
 ///     // ... launch the graph
 ///
 /// A captured build reads and writes the memory that it was captured with: `prefix`'s arrays and
 /// `metadata`'s buffers must stay where they are.
 ///
-/// \throws InvalidArgument as above; naming `max_prefix_len` when such a prefix needs more pages
-///   than a row has.
+/// \throws InvalidArgument as above; naming what is inconsistent in `shape`, and
+///   `shape.max_prefix_len` when such a prefix needs more pages than a row has.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace>
 void fill(const Space& space, const ChunkShape& shape,
           const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
-  impl::check_prefix(shape, prefix, [] { return std::string("max_prefix_len"); });
+  impl::check_shape(shape);
+  impl::check_prefix(shape, prefix, [] { return std::string("shape.max_prefix_len"); });
   impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
   metadata.resize(shape);
   impl::enqueue_fill(space, shape, prefix, metadata);

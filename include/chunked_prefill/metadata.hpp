@@ -48,9 +48,11 @@ struct MetadataBuffers {
 /// What a prefill step hands to attention: the chunk table and the cache slots of every loop, on
 /// the device, in buffers that are kept from step to step.
 ///
-/// The Views that the accessors return alias the buffers: they are valid until the next `fill` or
-/// `reserve` on the same object, and hold what `fill` wrote once its execution space has run it.
-/// Not safe for use by several host threads at once; use one object a thread.
+/// Accessors by loop refuse a `loop` outside [0, chunked_loop_num) with InvalidArgument.
+///
+/// The Views that the accessors return alias the buffers: they are valid until the next `fill`,
+/// `reserve` or `resize` on the same object, and hold what `fill` wrote once its execution space
+/// has run it. Not safe for use by several host threads at once; use one object a thread.
 template <class MemorySpace, Index Slot = std::int32_t>
 class ChunkedPrefillMetadata {
  public:
@@ -106,17 +108,28 @@ class ChunkedPrefillMetadata {
     m_shape = shape;
     m_offsets.clear();
   }
-  /// Takes the shape of `plan` in the buffers of a build that `shape` was captured for, and that is
-  /// replayed with the batch of `plan`.
-  /// \throws InvalidArgument naming what of `plan` is beyond `shape`, or what differs though it
-  /// must
-  ///   not: the batch size, and the chunk length that follows from it and the capacity.
+  /// Takes the shape of `plan` in the buffers of a build that was captured for `shape` and is
+  /// replayed with the batch of `plan`. \throws InvalidArgument naming what of `plan` is beyond
+  /// `shape`, or its batch size or chunk
+  ///   length where it is another; `shape` when the buffers are too small
+  ///   for it, since those of a captured build stay where they are.
   void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
     const ChunkShape live = plan.shape();
     impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
     impl::check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
     impl::check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);
     impl::check_range("plan.total_tokens", live.total_tokens, 0, shape.total_tokens);
+    const MetadataSizes held{
+        .starts = std::min({m_buffers.starts.extent(0), m_buffers.ends.extent(0),
+                            m_buffers.len_in_chunk.extent(0)}),
+        .cum_seq_lens = m_buffers.cum_seq_lens.extent(0),
+        .offsets = m_buffers.offsets.extent(0),
+        .chunk_kv_indices = m_buffers.chunk_kv_indices.extent(0)};
+    const MetadataSizes needed = required_sizes(shape);
+    if (held.starts < needed.starts || held.cum_seq_lens < needed.cum_seq_lens ||
+        held.offsets < needed.offsets || held.chunk_kv_indices < needed.chunk_kv_indices) {
+      throw InvalidArgument("shape", "this object's buffers never held a build of it");
+    }
     resize(plan);
   }
 
@@ -131,6 +144,13 @@ class ChunkedPrefillMetadata {
             .len_in_chunk = table(m_buffers.len_in_chunk, columns),
             .cum_seq_lens = table(m_buffers.cum_seq_lens, columns + 1)};
   }
+  /// (batch_size) first position of each sequence in loop `loop`, and one past its last.
+  [[nodiscard]] Array1D<std::int32_t, MemorySpace> starts(std::int32_t loop) const {
+    return row(m_buffers.starts, loop, static_cast<std::size_t>(batch_size()));
+  }
+  [[nodiscard]] Array1D<std::int32_t, MemorySpace> ends(std::int32_t loop) const {
+    return row(m_buffers.ends, loop, static_cast<std::size_t>(batch_size()));
+  }
   /// (batch_size) tokens of each sequence in loop `loop`.
   [[nodiscard]] Array1D<std::int32_t, MemorySpace> len_in_chunk(std::int32_t loop) const {
     return row(m_buffers.len_in_chunk, loop, static_cast<std::size_t>(batch_size()));
@@ -141,9 +161,14 @@ class ChunkedPrefillMetadata {
   }
   /// Cache slots of loop `loop`: sequence after sequence, `cum_seq_lens(loop)` says where each
   /// begins. A part of `chunk_kv_indices()`.
-  /// \throws InvalidArgument naming `loop` when it is not a loop of the plan that gave the shape.
+  /// \throws InvalidArgument naming `loop`, also when no plan has told where loops begin: after
+  ///   `fill` with a shape, until `resize_within`.
   [[nodiscard]] Array1D<Slot, MemorySpace> chunk_kv_indices(std::int32_t loop) const {
-    impl::check_range("loop", loop, 0, static_cast<std::int64_t>(m_offsets.size()) - 2);
+    if (m_offsets.empty()) {
+      throw InvalidArgument("loop", std::to_string(loop) +
+                                        ", and no plan has told where loops begin among the slots");
+    }
+    impl::check_range("loop", loop, 0, std::int64_t{chunked_loop_num()} - 1);
     return Array1D<Slot, MemorySpace>(
         m_buffers.chunk_kv_indices.data() + m_offsets[loop],
         static_cast<std::size_t>(m_offsets[loop + 1] - m_offsets[loop]));
@@ -153,7 +178,7 @@ class ChunkedPrefillMetadata {
     return Array1D<Slot, MemorySpace>(m_buffers.chunk_kv_indices.data(),
                                       static_cast<std::size_t>(m_shape.total_tokens));
   }
-  /// `chunk_kv_indices(loop)` of every loop.
+  /// `chunk_kv_indices(loop)` of every loop; throws as that does.
   [[nodiscard]] std::vector<Array1D<Slot, MemorySpace>> chunk_kv_indices_list() const {
     std::vector<Array1D<Slot, MemorySpace>> list;
     list.reserve(static_cast<std::size_t>(chunked_loop_num()));

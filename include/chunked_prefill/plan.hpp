@@ -147,7 +147,7 @@ void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& o
 
 /// The largest batches of a build that is captured once and replayed.
 struct BatchBounds {
-  std::int64_t batch_size = 0;      ///< sequences; a smaller batch fills up with length 0
+  std::int64_t batch_size = 0;      ///< sequences, padding sequences of length 0 included
   std::int64_t max_prefix_len = 0;  ///< tokens of the longest prefix
   std::int64_t total_tokens = 0;    ///< tokens of all prefixes together
 };

@@ -98,6 +98,21 @@ void check_page_table(const PageTable<MemorySpace>& req_to_page) {
   }
 }
 
+/// A shape that somebody else than `plan_chunks` and `bounding_shape` may have put together.
+inline void check_shape(const ChunkShape& shape) {
+  check_range("shape.batch_size", shape.batch_size, 0, INT32_MAX);
+  check_range("shape.max_prefix_len", shape.max_prefix_len, 0,
+              shape.batch_size == 0 ? 0 : INT32_MAX);
+  check_range("shape.total_tokens", shape.total_tokens, shape.max_prefix_len,
+              std::int64_t{shape.batch_size} * shape.max_prefix_len);
+  std::int64_t loops = 0;
+  if (shape.max_prefix_len > 0) {
+    check_range("shape.chunk_len", shape.chunk_len, 1, INT32_MAX / shape.batch_size);
+    loops = (shape.max_prefix_len - 1) / shape.chunk_len + std::int64_t{1};
+  }
+  check_range("shape.chunked_loop_num", shape.chunked_loop_num, loops, loops);
+}
+
 /// The device's inputs fit the plan that the host's lengths gave.
 /// \param longest names the argument that says how long the longest prefix is.
 template <class MemorySpace, Index Length, Index RequestIndex, class Name>

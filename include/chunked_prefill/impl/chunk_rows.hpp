@@ -89,7 +89,7 @@ struct ChunkRows {
     Kokkos::single(Kokkos::PerThread(team), [&] {
       // The last thread with sequences knows the loop's total.
       if (first + size == split.batch_size && (size > 0 || first == 0)) {
-        table.write_ends(split, loop, offset, offset + sum_before + sum_through);
+        table.write_offsets(split, loop, offset, offset + sum_before + sum_through);
       }
     });
   }

@@ -28,10 +28,10 @@ struct ChunkTable {
     len_in_chunk[at] = split.tokens(prefix_len, start);
     cum_seq_lens[at + loop + 1] = cum_through;
   }
-  /// What row `loop` has once.
+  /// What row `loop` has once: the 0 before its cumulative lengths, and where it begins.
   /// \param before,through tokens of all loops before `loop`, and with it.
-  KOKKOS_FUNCTION void write_ends(const EqualSplit& split, std::int32_t loop, std::int64_t before,
-                                  std::int64_t through) const {
+  KOKKOS_FUNCTION void write_offsets(const EqualSplit& split, std::int32_t loop,
+                                     std::int64_t before, std::int64_t through) const {
     cum_seq_lens[std::int64_t{loop} * (std::int64_t{split.batch_size} + 1)] = 0;
     if (offsets == nullptr) return;
     offsets[loop] = Kokkos::min(before, total_tokens);

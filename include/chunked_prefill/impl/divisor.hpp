@@ -7,8 +7,8 @@
 
 namespace chunked_prefill::impl {
 
-/// Division of token positions by a page size known on the host, as one multiplication and one
-/// shift: no page size is slower than another.
+/// Division of token positions by a number known on the host, as one multiplication and one shift:
+/// no page size is slower than another.
 ///
 /// For d in [1, 2^31), s = ceil(log2 d) and m = floor(2^(31 + s) / d) + 1, floor(n m / 2^(31 + s))
 /// equals floor(n / d) for every n in [0, 2^31) (Granlund and Montgomery 1994, theorem 4.2:

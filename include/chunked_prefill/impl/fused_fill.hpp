@@ -58,7 +58,7 @@ void launch(const Space& space, FusedFill<Slot> kernel) {
   kernel.most_per_loop = Divisor(kernel.split.batch_size * kernel.split.chunk_len);
   auto teams = static_cast<std::int32_t>(ceil_div(length, kernel.tiles.tiling.size));
   std::int32_t staged = kernel.split.batch_size;
-  if (runs_on_host<Space>) {
+  if constexpr (runs_on_host<Space>) {
     // A team is a thread, which takes its share of both.
     kernel.row_teams = teams;
     staged = StagedRows::most_sequences;  // scratch stays, and must not grow from launch to launch

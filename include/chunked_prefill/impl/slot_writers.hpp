@@ -4,9 +4,9 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <chunked_prefill/impl/store.hpp>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -18,13 +18,6 @@ namespace chunked_prefill::impl {
 /// Slots of a cache line of the host.
 template <class Slot>
 inline constexpr std::int32_t line = 64 / sizeof(Slot);
-
-/// The slot `count` after `slot`; beyond the type it wraps.
-template <class Slot>
-KOKKOS_FUNCTION constexpr Slot plus(Slot slot, std::int32_t count) {
-  using Unsigned = std::make_unsigned_t<Slot>;
-  return static_cast<Slot>(static_cast<Unsigned>(slot) + static_cast<Unsigned>(count));
-}
 
 #if defined(__SSE2__)
 // What compilers make of a plain loop is up to a third slower, and none of them stores past the
@@ -75,8 +68,9 @@ class PlainWriter {
     std::int32_t k = 0;
 #if defined(__SSE2__)
     // The last line may reach into what the next run writes.
-    const std::int32_t lines = Kokkos::min(ceil_div(count, line<Slot>), m_left / line<Slot>);
-    KOKKOS_IF_ON_HOST((write_lines<false>(first, lines, m_out); k = lines * line<Slot>;))
+    KOKKOS_IF_ON_HOST(
+        (const std::int32_t lines = Kokkos::min(ceil_div(count, line<Slot>), m_left / line<Slot>);
+         write_lines<false>(first, lines, m_out); k = lines * line<Slot>;))
 #endif
     for (; k < count; ++k) m_out[k] = plus(first, k);
     advance(count);

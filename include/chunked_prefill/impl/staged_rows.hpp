@@ -95,24 +95,24 @@ struct StagedRows {
       table.write(split, loop, i, row.first_position, prefix_lens[i], row.cum[i + 1]);
     });
     Kokkos::single(Kokkos::PerTeam(team),
-                   [&] { table.write_ends(split, loop, row.begin, row.end); });
+                   [&] { table.write_offsets(split, loop, row.begin, row.end); });
   }
 
  private:
   /// Two counts, summed as the halves of one number.
-  struct Tokens {
+  struct Counts {
     std::int32_t before;   ///< in all loops before the one looked at
     std::int32_t in_loop;  ///< in that loop
-    KOKKOS_FUNCTION explicit Tokens(std::int64_t both)
+    KOKKOS_FUNCTION explicit Counts(std::int64_t both)
         : before(static_cast<std::int32_t>(both >> 32)), in_loop(static_cast<std::int32_t>(both)) {}
   };
 
   /// Makes `row` loop `loop`, or the later one that holds flat index `flat`.
   ///
-  /// Later loops never hold more tokens than earlier ones. So a loop is passed over for every
-  /// `in_loop` tokens that `flat` lies beyond the one looked at, and none too many: the steps are
-  /// those of Newton's method on a concave function, one for prefixes of equal length and rarely
-  /// more than three.
+  /// `flat` lies `beyond` tokens after the beginning of the loop looked at, and no later loop holds
+  /// more than its `in_loop` tokens: at least `beyond / in_loop` loops lie between. The steps are
+  /// those of Newton's method on a concave function: one for prefixes of equal length, rarely more
+  /// than three.
   template <class Team>
   KOKKOS_FUNCTION void seek(const Team& team, Row& row, std::int64_t loop,
                             std::int32_t flat) const {
@@ -120,7 +120,7 @@ struct StagedRows {
     if (team.team_rank() == 0) {
       while (true) {
         const std::int32_t start = split.start(loop);
-        const Tokens tokens = scan(team, start);
+        const Counts tokens = scan(team, start);
         const std::int32_t beyond = flat - tokens.before;
         if (beyond < tokens.in_loop || tokens.in_loop == 0) {
           Kokkos::single(Kokkos::PerThread(team), [&] {
@@ -146,9 +146,10 @@ struct StagedRows {
   /// Counts the tokens of the loop that begins at `start` and of those before it, and writes its
   /// cumulative lengths. Each lane scans a stretch of the batch.
   template <class Team>
-  KOKKOS_FUNCTION Tokens scan(const Team& team, std::int32_t start) const {
+  KOKKOS_FUNCTION Counts scan(const Team& team, std::int32_t start) const {
     constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
-    const std::int32_t stretch = (batch_size + lanes - 1) / lanes;
+    std::int32_t stretch = (batch_size + lanes - 1) / lanes;
+    if (stretch > 2) stretch |= 1;  // lanes an odd number of words apart meet in no scratch bank
     std::int64_t total = 0;
     Kokkos::parallel_scan(
         Kokkos::ThreadVectorRange(team, lanes),
@@ -156,13 +157,13 @@ struct StagedRows {
           const std::int32_t last = Kokkos::min(batch_size, (lane + 1) * stretch);
           for (std::int32_t i = lane * stretch; i < last; ++i) {
             const std::int32_t length = prefix_lens[i];
-            if (final) cum[i] = Tokens(sum).in_loop;
+            if (final) cum[i] = Counts(sum).in_loop;
             sum += (std::int64_t{EqualSplit::tokens_before(length, start)} << 32) +
                    split.tokens(length, start);
           }
         },
         total);
-    return Tokens(total);
+    return Counts(total);
   }
 };
 

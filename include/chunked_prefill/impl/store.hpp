@@ -3,8 +3,16 @@
 
 #include <Kokkos_Core.hpp>
 #include <cstdint>
+#include <type_traits>
 
 namespace chunked_prefill::impl {
+
+/// The slot `count` after `slot`; beyond the type it wraps.
+template <class Slot>
+KOKKOS_FUNCTION constexpr Slot plus(Slot slot, std::int32_t count) {
+  using Unsigned = std::make_unsigned_t<Slot>;
+  return static_cast<Slot>(static_cast<Unsigned>(slot) + static_cast<Unsigned>(count));
+}
 
 /// 16 bytes of slots, the widest store of every lane.
 template <class Slot>

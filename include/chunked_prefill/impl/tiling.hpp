@@ -19,10 +19,11 @@ struct Tiling {
 
   /// Chooses for an output of `length` slots of `slot_bytes` bytes.
   ///
-  /// On a device the smallest tiles that fill the machine once: more tiles than can run together
-  /// would repeat the search for their beginnings, fewer would leave threads idle. But none larger
-  /// than `most_thread_bytes` a thread: the searches of later teams hide behind the stores of
-  /// earlier ones, which move through memory in a narrow front.
+  /// A tile a thread on the host. On a device the smallest tiles that fill the machine once, half
+  /// of the threads that it could hold if kernels took no registers: more tiles than can run
+  /// together would repeat the search for their beginnings, fewer would leave threads idle. But
+  /// none larger than `most_thread_bytes` a thread: the searches of later teams hide behind the
+  /// stores of earlier ones, which move through memory in a narrow front.
   template <ExecutionSpace Space>
   void choose(const Space& space, std::int64_t length, std::size_t slot_bytes) {
     if (size != 0) return;
@@ -30,8 +31,7 @@ struct Tiling {
     streaming = length * bytes >= streaming_bytes;
     const std::int64_t threads = space.concurrency() / lane_num<Space>;
     if constexpr (runs_on_host<Space>) {
-      // Several tiles a thread, so that uneven ones even out.
-      size = whole(length, 4 * threads, host_step);
+      size = whole(length, threads, host_step);
     } else {
       constexpr std::int64_t team = tile_team_size<Space>;
       size = std::min(whole(length, threads / team / 2, team * lane_num<Space> * 16 / bytes),
@@ -47,6 +47,7 @@ struct Tiling {
 
   static constexpr std::int64_t host_step = 4096;
   static constexpr std::int64_t most_thread_bytes = 4096;
+  /// Where caches stop to help, about: as large as a last-level cache often is.
   static constexpr std::int64_t streaming_bytes = std::int64_t{32} << 20;
 };
 
