@@ -213,6 +213,28 @@ TEST(Errors, MisalignedBuffer) {
             "buffers.chunk_kv_indices: its address is not a multiple of 8 bytes");
 }
 
+TEST(Errors, MisalignedInputs) {
+  const auto batch = test::make_batch({100, 64}, 64, 16);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64});
+  const cp::Array1D<std::int64_t, MemorySpace> words("test::words", 4);
+  const auto* const inside = reinterpret_cast<const std::int32_t*>(
+      reinterpret_cast<const char*>(words.data()) + 2);  // NOLINT: misaligned on purpose
+  const auto misaligned = cp::array_view<MemorySpace>(inside, 2);
+  const auto table = device.prefix().req_to_page;
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  const auto filled = [&](const auto& prefix) {
+    return refusal([&] { cp::fill(Space(), plan, prefix, metadata); });
+  };
+  EXPECT_EQ(filled(cp::PagedPrefix{misaligned, table, device.req_pool_indices, 16}),
+            "prefix_lens: its address is not a multiple of 4 bytes");
+  EXPECT_EQ(filled(cp::PagedPrefix{device.prefix_lens, table, misaligned, 16}),
+            "req_pool_indices: its address is not a multiple of 4 bytes");
+  EXPECT_EQ(filled(cp::PagedPrefix{device.prefix_lens, cp::page_table<MemorySpace>(inside, 2, 1, 1),
+                                   device.req_pool_indices, 16}),
+            "req_to_page: its address is not a multiple of 4 bytes");
+}
+
 TEST(Errors, SizesBeyondMemory) {
   cp::ChunkedPrefillMetadata<MemorySpace, std::int64_t> metadata;
   EXPECT_EQ(refusal([&] { metadata.reserve({.chunk_kv_indices = std::size_t{1} << 61}); }),

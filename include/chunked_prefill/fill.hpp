@@ -84,8 +84,8 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 ///   and unchanged until the kernels have run.
 ///
 /// \throws InvalidArgument, before anything is enqueued or written, naming: `prefix_lens` or
-///   `req_pool_indices` when strided or not of the plan's batch size; `prefix_lens[i]` when the
-///   longest prefix needs more pages than a row has; `page_size` outside [1, INT32_MAX];
+///   `req_pool_indices` when strided, misaligned or not of the plan's batch size; `prefix_lens[i]`
+///   when the longest prefix needs more pages than a row has; `page_size` outside [1, INT32_MAX];
 ///   `req_to_page` when the pages of a row are not side by side or rows overlap; `num_pages` when
 ///   out of range or when slots would not fit `Slot`; a buffer of the engine's that is too small or
 ///   misaligned.

@@ -55,7 +55,6 @@ void create_chunked_cache_kv_indices_paged(const Space& space, const Table& req_
   impl::check_array("chunk_starts", chunk_starts);
   impl::check_array("chunk_cum_seq_lens", chunk_cum_seq_lens);
   impl::check_array("chunk_kv_indices", chunk_kv_indices);
-  impl::check_aligned("chunk_kv_indices", chunk_kv_indices.data());
   impl::check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
   impl::check_extent("chunk_starts", chunk_starts.extent(0), batch_size);
   impl::check_extent("chunk_cum_seq_lens", chunk_cum_seq_lens.extent(0), batch_size + 1);

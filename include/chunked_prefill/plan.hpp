@@ -34,7 +34,8 @@ struct SeqRange {
 
 /// How a batch's cached prefixes are walked, as plain host data: the numbers that engines need on
 /// the host to launch kernels, and all that `fill` needs to size and write the device's side. A
-/// plan that was moved from has no loops. Accessors take a `loop` in [0, chunked_loop_num).
+/// plan that was moved from can be planned into again, and has no numbers until then. Accessors
+/// take a `loop` in [0, chunked_loop_num).
 ///
 /// Example: prefix_lens {0, 300, 0, 64} with chunk_capacity 1024 gives chunk_len 256 and two loops:
 ///
@@ -139,7 +140,7 @@ class ChunkPlan {
                                     const PlanOptions& options = {});
 
 /// The same into an existing plan, which keeps its memory: no allocation once it is warm.
-/// When this throws, `plan` is as it was.
+/// `prefix_lens` must not lie in `plan`. When this throws, `plan` is as it was.
 void plan_chunks(std::span<const std::int32_t> prefix_lens, const PlanOptions& options,
                  ChunkPlan& plan);
 void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& options,

@@ -25,16 +25,6 @@ inline void check_at_least(std::string_view argument, std::size_t extent, std::s
                                                    " is needed");
 }
 
-/// The kernels walk an array through its pointer. Rows and columns of a 2-D View are often strided.
-template <class View>
-void check_array(std::string_view argument, const View& view) {
-  static_assert(View::rank() == 1, "a rank-1 View is needed");
-  if (view.extent(0) > 1 && view.stride(0) != 1) {
-    throw InvalidArgument(std::string(argument),
-                          "stride " + std::to_string(view.stride(0)) + " where 1 is needed");
-  }
-}
-
 /// An engine's pointer can lie anywhere.
 template <class T>
 bool is_aligned(const T* data) {
@@ -45,6 +35,17 @@ void check_aligned(std::string_view argument, const T* data) {
   if (is_aligned(data)) return;
   throw InvalidArgument(std::string(argument),
                         "its address is not a multiple of " + std::to_string(sizeof(T)) + " bytes");
+}
+
+/// The kernels walk an array through its pointer. Rows and columns of a 2-D View are often strided.
+template <class View>
+void check_array(std::string_view argument, const View& view) {
+  static_assert(View::rank() == 1, "a rank-1 View is needed");
+  if (view.extent(0) > 1 && view.stride(0) != 1) {
+    throw InvalidArgument(std::string(argument),
+                          "stride " + std::to_string(view.stride(0)) + " where 1 is needed");
+  }
+  check_aligned(argument, view.data());
 }
 
 /// `size` elements have a size in bytes.
@@ -61,6 +62,7 @@ void check_extents(std::string_view argument, const View& view, std::size_t rows
   if (!view.span_is_contiguous()) {
     throw InvalidArgument(std::string(argument), "its rows are not side by side");
   }
+  check_aligned(argument, view.data());
   if (view.extent(0) == rows && view.extent(1) == columns) return;
   throw InvalidArgument(std::string(argument), "extents (" + std::to_string(view.extent(0)) + ", " +
                                                    std::to_string(view.extent(1)) + ") where (" +
@@ -86,6 +88,7 @@ template <class MemorySpace>
 void check_page_table(const PageTable<MemorySpace>& req_to_page) {
   check_range("req_to_page.extent(0)", static_cast<std::int64_t>(req_to_page.extent(0)), 0,
               INT32_MAX);
+  check_aligned("req_to_page", req_to_page.data());
   if (req_to_page.extent(1) > 1 && req_to_page.stride(1) != 1) {
     throw InvalidArgument("req_to_page", "stride " + std::to_string(req_to_page.stride(1)) +
                                              " between the pages of a row where 1 is needed");
