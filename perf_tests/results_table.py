@@ -64,7 +64,7 @@ def table(results, reference):
         plain = rows.get(f"{'memset_graph' if in_graph else 'memset'}/{case}")
         row = [f"{case}, {policy}" if several else case, f"{build['loops']:,.0f}", text(wall),
                text(empty), text(over(wall, empty)), text(micros(ours)),
-               text(micros(plain)), text(ours and ours["fill_fraction"])]
+               text(micros(plain)), text(over(micros(plain), micros(ours)))]
         if reference:
             row += [text(reference.get(case)), text(over(reference.get(case), wall))]
         yield row
