@@ -63,9 +63,19 @@ struct StagedRows {
                     .requests = scratch.data() + n,
                     .cum = scratch.data() + 2 * n,
                     .shared = scratch.data() + 3 * n + 1};
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, n), [&](const std::int32_t i) {
-      rows.prefix_lens[i] = prefix_lens.clamped(i, split.max_prefix_len);
-      rows.requests[i] = static_cast<std::int32_t>(req_pool_indices[i]);
+    const std::int32_t half = (n + 1) / 2;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, half), [&](const std::int32_t i) {
+      // Two sequences a lane: all that it loads is under way before it waits for any.
+      const std::int32_t j = Kokkos::min(i + half, n - 1);
+      const std::int32_t lens[] = {prefix_lens.clamped(i, split.max_prefix_len),
+                                   prefix_lens.clamped(j, split.max_prefix_len)};
+      const std::int64_t requests[] = {req_pool_indices[i], req_pool_indices[j]};
+      rows.prefix_lens[i] = lens[0];
+      rows.requests[i] = static_cast<std::int32_t>(requests[0]);
+      if (i + half < n) {
+        rows.prefix_lens[j] = lens[1];
+        rows.requests[j] = static_cast<std::int32_t>(requests[1]);
+      }
     });
     return rows;
   }
@@ -75,7 +85,7 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION bool find(const Team& team, Row& row, std::int64_t flat) const {
     const auto index = static_cast<std::int32_t>(flat);
-    seek(team, row, Kokkos::max(most_per_loop.quotient(index), row.loop + 1), index);
+    row = seek(team, Kokkos::max(most_per_loop.quotient(index), row.loop + 1), index);
     return row.end > row.begin;
   }
   /// The sequence that has token `in_row` of the loop.
@@ -89,8 +99,7 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION void write_row(const Team& team, const ChunkTable& table,
                                  std::int32_t loop) const {
-    Row row;
-    seek(team, row, loop, 0);
+    const Row row = seek(team, loop, 0);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
       table.write(split, loop, i, row.first_position, prefix_lens[i], row.cum[i + 1]);
     });
@@ -107,15 +116,14 @@ struct StagedRows {
         : before(static_cast<std::int32_t>(both >> 32)), in_loop(static_cast<std::int32_t>(both)) {}
   };
 
-  /// Makes `row` loop `loop`, or the later one that holds flat index `flat`.
+  /// Loop `loop`, or the later one that holds flat index `flat`. The whole team calls it.
   ///
   /// `flat` lies `beyond` tokens after the beginning of the loop looked at, and no later loop holds
   /// more than its `in_loop` tokens: at least `beyond / in_loop` loops lie between. The steps are
   /// those of Newton's method on a concave function: one for prefixes of equal length, rarely more
   /// than three.
   template <class Team>
-  KOKKOS_FUNCTION void seek(const Team& team, Row& row, std::int64_t loop,
-                            std::int32_t flat) const {
+  KOKKOS_FUNCTION Row seek(const Team& team, std::int64_t loop, std::int32_t flat) const {
     team.team_barrier();  // the batch is read, and nobody reads the last loop any more
     if (team.team_rank() == 0) {
       while (true) {
@@ -136,11 +144,11 @@ struct StagedRows {
       }
     }
     team.team_barrier();
-    row = {.loop = shared[0],
-           .begin = shared[1],
-           .end = shared[2],
-           .first_position = shared[3],
-           .cum = cum};
+    return {.loop = shared[0],
+            .begin = shared[1],
+            .end = shared[2],
+            .first_position = shared[3],
+            .cum = cum};
   }
 
   /// Counts the tokens of the loop that begins at `start` and of those before it, and writes its
