@@ -69,12 +69,12 @@ struct StagedRows {
       const std::int32_t j = Kokkos::min(i + half, n - 1);
       const std::int32_t lens[] = {prefix_lens.clamped(i, split.max_prefix_len),
                                    prefix_lens.clamped(j, split.max_prefix_len)};
-      const std::int64_t requests[] = {req_pool_indices[i], req_pool_indices[j]};
+      const std::int64_t table_rows[] = {req_pool_indices[i], req_pool_indices[j]};
       rows.prefix_lens[i] = lens[0];
-      rows.requests[i] = static_cast<std::int32_t>(requests[0]);
+      rows.requests[i] = static_cast<std::int32_t>(table_rows[0]);
       if (i + half < n) {
         rows.prefix_lens[j] = lens[1];
-        rows.requests[j] = static_cast<std::int32_t>(requests[1]);
+        rows.requests[j] = static_cast<std::int32_t>(table_rows[1]);
       }
     });
     return rows;
