@@ -109,10 +109,11 @@ class ChunkedPrefillMetadata {
     m_offsets.clear();
   }
   /// Takes the shape of `plan` in the buffers of a build that was captured for `shape` and is
-  /// replayed with the batch of `plan`. \throws InvalidArgument naming what of `plan` is beyond
-  /// `shape`, or its batch size or chunk
-  ///   length where it is another; `shape` when the buffers are too small
-  ///   for it, since those of a captured build stay where they are.
+  /// replayed with the batch of `plan`.
+  ///
+  /// \throws InvalidArgument naming what of `plan` is beyond `shape`; its batch size or chunk
+  ///   length where that is another; `shape` when the buffers are too small for it, since those of
+  ///   a captured build stay where they are.
   void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
     const ChunkShape live = plan.shape();
     impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
