@@ -48,9 +48,9 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
       .total_tokens = shape.total_tokens,
   };
   if (can_fuse(split)) {
-    launch(space, FusedFill<Slot>{.prefix_lens = prefix_lens,
-                                  .req_pool_indices = req_pool_indices,
-                                  .split = split,
+    launch(space, FusedFill<Slot>{.batch = {.prefix_lens = prefix_lens,
+                                            .req_pool_indices = req_pool_indices,
+                                            .split = split},
                                   .table = table,
                                   .tiles = tiles});
     return;

@@ -4,10 +4,9 @@
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chunked_prefill/impl/chunk_table.hpp>
-#include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/equal_split.hpp>
 #include <chunked_prefill/impl/execution.hpp>
-#include <chunked_prefill/impl/index_array.hpp>
+#include <chunked_prefill/impl/lanes.hpp>
 #include <chunked_prefill/impl/slot_tiles.hpp>
 #include <chunked_prefill/impl/staged_rows.hpp>
 #include <cstdint>
@@ -20,23 +19,21 @@ namespace chunked_prefill::impl {
 /// take ChunkRows and KvIndices, which read it once a loop.
 template <Index Slot>
 struct FusedFill {
-  IndexArray prefix_lens;       ///< (batch_size)
-  IndexArray req_pool_indices;  ///< (batch_size)
-  EqualSplit split;
+  StagedRows::Batch batch;
   ChunkTable table;
   SlotTiles<Slot> tiles;
   // Set by `launch`. The teams of ranks [0, row_teams) write rows of the table, and those from
   // `first_tile_team` on a tile of the slots each.
-  Divisor most_per_loop = {};  ///< batch_size * chunk_len
   std::int32_t row_teams = 0;
   std::int32_t first_tile_team = 0;
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const auto rows = StagedRows::stage(team, split, most_per_loop, prefix_lens, req_pool_indices);
+    const auto rows = StagedRows::stage(team, batch);
     const std::int32_t rank = team.league_rank();
     if (rank < row_teams) {
-      for (std::int64_t loop = rank; loop < split.chunked_loop_num; loop += row_teams) {
+      CHUNKED_PREFILL_ROLLED
+      for (std::int64_t loop = rank; loop < batch.split.chunked_loop_num; loop += row_teams) {
         rows.write_row(team, table, static_cast<std::int32_t>(loop));
       }
     }
@@ -55,22 +52,23 @@ template <ExecutionSpace Space, Index Slot>
 void launch(const Space& space, FusedFill<Slot> kernel) {
   const std::int64_t length = kernel.tiles.lead() + kernel.tiles.total_tokens;
   kernel.tiles.tiling.choose(space, length, sizeof(Slot));
-  kernel.most_per_loop = Divisor(kernel.split.batch_size * kernel.split.chunk_len);
+  kernel.batch.template prepare<Space>();
   auto teams = static_cast<std::int32_t>(ceil_div(length, kernel.tiles.tiling.size));
-  std::int32_t staged = kernel.split.batch_size;
+  std::int32_t quads = kernel.batch.quads;
   if constexpr (runs_on_host<Space>) {
     // A team is a thread, which takes its share of both.
     kernel.row_teams = teams;
-    staged = StagedRows::most_sequences;  // scratch stays, and must not grow from launch to launch
+    // Scratch stays, and must not grow from launch to launch.
+    quads = StagedRows::scratch_quads<Space>(StagedRows::most_sequences);
   } else {
     // Rows and tiles side by side.
     constexpr std::int32_t most_row_teams = 1 << 20;
-    kernel.row_teams = std::min(kernel.split.chunked_loop_num, most_row_teams);
+    kernel.row_teams = std::min(kernel.batch.split.chunked_loop_num, most_row_teams);
     kernel.first_tile_team = kernel.row_teams;
     teams += kernel.row_teams;
   }
   launch_teams("chunked_prefill::fused_fill", space, teams, tile_team_size<Space>, kernel,
-               StagedRows::Scratch<Space>::shmem_size(StagedRows::scratch_size(staged)));
+               StagedRows::Scratch<Space>::shmem_size(quads));
 }
 
 }  // namespace chunked_prefill::impl

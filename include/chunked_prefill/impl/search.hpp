@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <chunked_prefill/impl/lanes.hpp>
 #include <cstdint>
 
 namespace chunked_prefill::impl {
@@ -34,17 +35,19 @@ KOKKOS_FUNCTION std::int32_t last_at_most(const Team& team, const T* sorted, std
   if constexpr (runs_on_host<typename Team::execution_space>) {
     return last_at_most(sorted, 0, size, value);
   } else {
+    constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
     constexpr std::int32_t most_counted = 1024;
     std::int32_t first = 0;
     while (true) {
       const std::int32_t stride = ceil_div(size, most_counted);
-      std::int32_t count = 0;
-      Kokkos::parallel_reduce(
-          Kokkos::ThreadVectorRange(team, ceil_div(size, stride)),
-          [&](const std::int32_t i, std::int32_t& at_most) {
-            if (sorted[first + i * stride] <= value) ++at_most;
-          },
-          count);
+      const std::int32_t count = lane_sum(team, [&](const std::int32_t lane) {
+        std::int32_t at_most = 0;
+        CHUNKED_PREFILL_ROLLED
+        for (std::int32_t i = lane * stride; i < size; i += lanes * stride) {
+          if (sorted[first + i] <= value) ++at_most;
+        }
+        return at_most;
+      });
       first += (count - 1) * stride;
       if (stride == 1) return first;
       size = Kokkos::min(stride, size - (count - 1) * stride);

@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <chunked_prefill/impl/lanes.hpp>
 #include <chunked_prefill/impl/search.hpp>
 #include <chunked_prefill/impl/slot_writers.hpp>
 #include <chunked_prefill/impl/store.hpp>
@@ -76,7 +77,7 @@ struct SlotTiles {
 
   template <class Rows>
   KOKKOS_FUNCTION Sequence sequence_at(const Part<Rows>& part, std::int32_t index) const {
-    const std::int32_t* const cum = part.row.cum;
+    const std::int32_t* const cum = part.rows.cum(part.row);
     return {.index = index,
             .end = cum[index + 1] - part.first,
             .position_shift = part.row.start(index) - cum[index] + part.first,
@@ -93,7 +94,7 @@ struct SlotTiles {
   KOKKOS_FUNCTION void advance(const Part<Rows>& part, Sequence& sequence,
                                std::int32_t token) const {
     if (token < sequence.end) return;
-    sequence = sequence_at(part, last_at_most(part.row.cum, sequence.index + 1,
+    sequence = sequence_at(part, last_at_most(part.rows.cum(part.row), sequence.index + 1,
                                               part.rows.batch_size, part.first + token));
   }
 
@@ -201,48 +202,28 @@ struct SlotTiles {
                                     std::int32_t position, std::int32_t steps) const {
     const std::int32_t* const page_ids = sequence.page_ids;
     const std::int32_t size = page_size.value();
-    Kokkos::parallel_for(
-        Kokkos::ThreadVectorRange(team, lanes<Team>), [&](const std::int32_t lane) {
-          const auto packs = reinterpret_cast<Pack<Slot>*>(out) + lane;
-          const std::int32_t mine = position + lane * pack;
-          Place first[unroll];
-          if (position % pack == 0 && size % pack == 0) {  // no pack reaches over a page's end
-            for (std::int32_t u = 0; u < unroll; ++u) {
-              if (u < steps) first[u] = place(page_ids, mine + u * step<Team>);
-            }
-            for (std::int32_t u = 0; u < unroll; ++u) {
-              if (u < steps) store(packs + u * lanes<Team>, run(slot(first[u])));
-            }
-          } else if (size >= pack - 1) {  // no pack reaches over two
-            Place last[unroll];
-            for (std::int32_t u = 0; u < unroll; ++u) {
-              if (u >= steps) continue;
-              first[u] = place(page_ids, mine + u * step<Team>);
-              last[u] = place(page_ids, mine + u * step<Team> + pack - 1);
-            }
-            for (std::int32_t u = 0; u < unroll; ++u) {
-              if (u < steps) store(packs + u * lanes<Team>, run(first[u], last[u]));
-            }
-          } else {
-            for (std::int32_t u = 0; u < steps; ++u) {
-              store(packs + u * lanes<Team>, look_up(page_ids, mine + u * step<Team>));
-            }
-          }
-        });
+    for_lanes(team, [&](const std::int32_t lane) {
+      const auto packs = reinterpret_cast<Pack<Slot>*>(out) + lane;
+      const std::int32_t mine = position + lane * pack;
+      Place first[unroll];
+      if (position % pack == 0 && size % pack == 0) {  // no pack reaches over a page's end
+        for (std::int32_t u = 0; u < unroll; ++u) {
+          if (u < steps) first[u] = place(page_ids, mine + u * step<Team>);
+        }
+        for (std::int32_t u = 0; u < unroll; ++u) {
+          if (u < steps) store(packs + u * lanes<Team>, run(slot(first[u])));
+        }
+      } else {
+        CHUNKED_PREFILL_ROLLED
+        for (std::int32_t u = 0; u < steps; ++u) {
+          store(packs + u * lanes<Team>, look_up(page_ids, mine + u * step<Team>));
+        }
+      }
+    });
   }
   KOKKOS_FUNCTION static Pack<Slot> run(Slot first) {
     Pack<Slot> values;
     for (std::int32_t k = 0; k < pack; ++k) values.slots[k] = plus(first, k);
-    return values;
-  }
-  KOKKOS_FUNCTION Pack<Slot> run(const Place& first, const Place& last) const {
-    const Slot up = slot(first);
-    const Slot down = slot(last);
-    const std::int32_t on_first = page_size.value() - first.within;
-    Pack<Slot> values;
-    for (std::int32_t k = 0; k < pack; ++k) {
-      values.slots[k] = k < on_first ? plus(up, k) : plus(down, k - (pack - 1));
-    }
     return values;
   }
   KOKKOS_FUNCTION Pack<Slot> look_up(const std::int32_t* page_ids, std::int32_t position) const {
@@ -259,21 +240,20 @@ struct SlotTiles {
   KOKKOS_FUNCTION void write_across(const Team& team, const Part<Rows>& part,
                                     const Sequence& sequence, std::int32_t unit,
                                     std::int32_t end) const {
-    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, lanes<Team>),
-                         [&](const std::int32_t lane) {
-                           Sequence mine = sequence;
-                           Place places[pack];
-                           for (std::int32_t k = 0; k < pack; ++k) {
-                             const std::int32_t token = unit + k * lanes<Team> + lane;
-                             if (token < 0 || token >= end) continue;
-                             advance(part, mine, token);
-                             places[k] = place(mine.page_ids, token + mine.position_shift);
-                           }
-                           for (std::int32_t k = 0; k < pack; ++k) {
-                             const std::int32_t token = unit + k * lanes<Team> + lane;
-                             if (token >= 0 && token < end) part.out[token] = slot(places[k]);
-                           }
-                         });
+    for_lanes(team, [&](const std::int32_t lane) {
+      Sequence mine = sequence;
+      Place places[pack];
+      for (std::int32_t k = 0; k < pack; ++k) {
+        const std::int32_t token = unit + k * lanes<Team> + lane;
+        if (token < 0 || token >= end) continue;
+        advance(part, mine, token);
+        places[k] = place(mine.page_ids, token + mine.position_shift);
+      }
+      for (std::int32_t k = 0; k < pack; ++k) {
+        const std::int32_t token = unit + k * lanes<Team> + lane;
+        if (token >= 0 && token < end) part.out[token] = slot(places[k]);
+      }
+    });
   }
 };
 

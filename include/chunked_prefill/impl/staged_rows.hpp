@@ -7,6 +7,7 @@
 #include <chunked_prefill/impl/equal_split.hpp>
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/index_array.hpp>
+#include <chunked_prefill/impl/lanes.hpp>
 #include <chunked_prefill/impl/search.hpp>
 #include <cstdint>
 
@@ -17,65 +18,69 @@ namespace chunked_prefill::impl {
 /// Needs no other kernel before it. Batches are at most `most_sequences` long, and their tokens are
 /// counted in 31 bits.
 struct StagedRows {
-  EqualSplit split;
-  Divisor most_per_loop;  ///< batch_size * chunk_len
-  std::int32_t batch_size;
-  std::int32_t* prefix_lens;  ///< scratch, (batch_size), cut at the plan's
-  std::int32_t* requests;     ///< scratch, (batch_size) rows of the page table
-  std::int32_t* cum;          ///< scratch, (batch_size + 1) of the loop that the team is at
-  std::int32_t* shared;       ///< scratch, (4) loop, begin, end and first position of that loop
-
   static constexpr std::int32_t most_sequences = 512;
   static constexpr std::int64_t most_tokens = INT32_MAX;
+
+  /// Four numbers, which a lane reads or writes at once.
+  struct alignas(16) Quad {
+    std::int32_t of[4];
+  };
+  template <ExecutionSpace Space>
+  using Scratch = Kokkos::View<Quad*, typename Space::scratch_memory_space,
+                               Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+  /// What is read.
+  struct Batch {
+    IndexArray prefix_lens;       ///< (batch_size)
+    IndexArray req_pool_indices;  ///< (batch_size)
+    EqualSplit split;
+    // Set by `prepare`, on the host.
+    Divisor most_per_loop = {};  ///< batch_size * chunk_len
+    std::int32_t padded = 0;     ///< batch_size rounded up to whole quads, as many for every lane
+    std::int32_t quads = 0;      ///< of scratch
+
+    template <ExecutionSpace Space>
+    void prepare() {
+      most_per_loop = Divisor(split.batch_size * split.chunk_len);
+      padded = padded_size<Space>(split.batch_size);
+      quads = scratch_quads<Space>(split.batch_size);
+    }
+  };
+
+  const Batch& batch;
+  std::int32_t batch_size;
+  std::int32_t* scratch;  ///< (4 * batch.quads) the arrays below, one after another
 
   /// One loop.
   struct Row {
     std::int32_t loop = -1;
     std::int32_t begin = 0;  ///< its flat indices are [begin, end)
     std::int32_t end = 0;
-    std::int32_t first_position = 0;    ///< of the loop in every sequence
-    const std::int32_t* cum = nullptr;  ///< (batch_size + 1) its cumulative lengths
+    std::int32_t first_position = 0;  ///< of the loop in every sequence
 
     /// Position of sequence `i` at which the loop begins.
     KOKKOS_FUNCTION std::int32_t start(std::int32_t) const { return first_position; }
   };
 
+  /// Scratch that a batch of `batch_size` takes.
   template <ExecutionSpace Space>
-  using Scratch = Kokkos::View<std::int32_t*, typename Space::scratch_memory_space,
-                               Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
-  /// Elements of all four scratch arrays.
-  KOKKOS_FUNCTION static constexpr int scratch_size(std::int32_t batch_size) {
-    return 3 * batch_size + 1 + 4;
+  static std::int32_t scratch_quads(std::int32_t batch_size) {
+    return (2 * padded_size<Space>(batch_size) + 4) / 4 + ceil_div(batch_size, 4);
   }
 
   /// Reads the batch. The whole team calls it, and waits before it reads what the others have read.
   template <class Team>
-  KOKKOS_FUNCTION static StagedRows stage(const Team& team, const EqualSplit& split,
-                                          const Divisor& most_per_loop,
-                                          const IndexArray& prefix_lens,
-                                          const IndexArray& req_pool_indices) {
-    const std::int32_t n = split.batch_size;
-    const Scratch<typename Team::execution_space> scratch(team.team_scratch(0), scratch_size(n));
-    StagedRows rows{.split = split,
-                    .most_per_loop = most_per_loop,
-                    .batch_size = n,
-                    .prefix_lens = scratch.data(),
-                    .requests = scratch.data() + n,
-                    .cum = scratch.data() + 2 * n,
-                    .shared = scratch.data() + 3 * n + 1};
-    const std::int32_t half = (n + 1) / 2;
-    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, half), [&](const std::int32_t i) {
-      // Two sequences a lane: all that it loads is under way before it waits for any.
-      const std::int32_t j = Kokkos::min(i + half, n - 1);
-      const std::int32_t lens[] = {prefix_lens.clamped(i, split.max_prefix_len),
-                                   prefix_lens.clamped(j, split.max_prefix_len)};
-      const std::int64_t table_rows[] = {req_pool_indices[i], req_pool_indices[j]};
-      rows.prefix_lens[i] = lens[0];
-      rows.requests[i] = static_cast<std::int32_t>(table_rows[0]);
-      if (i + half < n) {
-        rows.prefix_lens[j] = lens[1];
-        rows.requests[j] = static_cast<std::int32_t>(table_rows[1]);
+  KOKKOS_FUNCTION static StagedRows stage(const Team& team, const Batch& batch) {
+    const Scratch<typename Team::execution_space> scratch(team.team_scratch(0), batch.quads);
+    const StagedRows rows{
+        .batch = batch, .batch_size = batch.split.batch_size, .scratch = scratch.data()->of};
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch.padded), [&](const std::int32_t i) {
+      std::int32_t prefix_len = 0;
+      if (i < rows.batch_size) {
+        prefix_len = batch.prefix_lens.clamped(i, batch.split.max_prefix_len);
+        rows.requests()[i] = static_cast<std::int32_t>(batch.req_pool_indices[i]);
       }
+      rows.prefix_lens()[i] = prefix_len;
     });
     return rows;
   }
@@ -85,15 +90,33 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION bool find(const Team& team, Row& row, std::int64_t flat) const {
     const auto index = static_cast<std::int32_t>(flat);
-    row = seek(team, Kokkos::max(most_per_loop.quotient(index), row.loop + 1), index);
+    row = seek(team, Kokkos::max(batch.most_per_loop.quotient(index), row.loop + 1), index);
     return row.end > row.begin;
   }
   /// The sequence that has token `in_row` of the loop.
   template <class Team>
-  KOKKOS_FUNCTION std::int32_t locate(const Team&, const Row& row, std::int32_t in_row) const {
-    return last_at_most(row.cum, 0, batch_size, in_row);
+  KOKKOS_FUNCTION std::int32_t locate(const Team& team, const Row& row, std::int32_t in_row) const {
+    using Space = typename Team::execution_space;
+    if constexpr (runs_on_host<Space>) {
+      return last_at_most(cum(row), 0, batch_size, in_row);
+    } else {
+      // All loads in flight at once, where halving would wait for one after another. Behind the
+      // batch, cum is the length of the loop.
+      const std::int32_t at_most = lane_sum(team, [&](const std::int32_t lane) {
+        std::int32_t sum = 0;
+        CHUNKED_PREFILL_ROLLED
+        for (std::int32_t i = 4 * lane; i < batch.padded; i += 4 * lane_num<Space>) {
+          const Quad ends = quad(cum(row) + i);
+          for (const std::int32_t end : ends.of) sum += end <= in_row ? 1 : 0;
+        }
+        return sum;
+      });
+      return at_most - 1;
+    }
   }
-  KOKKOS_FUNCTION std::int64_t request(std::int32_t i) const { return requests[i]; }
+  /// (batch_size + 1) the cumulative lengths of the loop.
+  KOKKOS_FUNCTION const std::int32_t* cum(const Row&) const { return cum(); }
+  KOKKOS_FUNCTION std::int64_t request(std::int32_t i) const { return requests()[i]; }
 
   /// Writes row `loop` of the chunk table. The whole team calls it.
   template <class Team>
@@ -101,77 +124,109 @@ struct StagedRows {
                                  std::int32_t loop) const {
     const Row row = seek(team, loop, 0);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
-      table.write(split, loop, i, row.first_position, prefix_lens[i], row.cum[i + 1]);
+      table.write(batch.split, loop, i, row.first_position, prefix_lens()[i], cum()[i + 1]);
     });
     Kokkos::single(Kokkos::PerTeam(team),
-                   [&] { table.write_offsets(split, loop, row.begin, row.end); });
+                   [&] { table.write_offsets(batch.split, loop, row.begin, row.end); });
   }
 
  private:
-  /// Two counts, summed as the halves of one number.
-  struct Counts {
-    std::int32_t before;   ///< in all loops before the one looked at
-    std::int32_t in_loop;  ///< in that loop
-    KOKKOS_FUNCTION explicit Counts(std::int64_t both)
-        : before(static_cast<std::int32_t>(both >> 32)), in_loop(static_cast<std::int32_t>(both)) {}
-  };
+  template <ExecutionSpace Space>
+  static std::int32_t padded_size(std::int32_t batch_size) {
+    constexpr std::int32_t step = 4 * lane_num<Space>;
+    return ceil_div(batch_size, step) * step;
+  }
+  /// (padded) cut at the plan's, 0 behind the batch.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* prefix_lens() const { return scratch; }
+  /// (padded) of the loop that the team is at; behind the batch the length of the loop.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* cum() const { return scratch + batch.padded; }
+  /// (4) length of that loop, which ends `cum` of a batch that is not padded, loop, begin, and
+  /// first position.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* shared() const { return scratch + 2 * batch.padded; }
+  /// (batch_size) rows of the page table.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 4; }
+  KOKKOS_FUNCTION static Quad& quad(std::int32_t* first) { return *reinterpret_cast<Quad*>(first); }
+  KOKKOS_FUNCTION static const Quad& quad(const std::int32_t* first) {
+    return *reinterpret_cast<const Quad*>(first);
+  }
 
   /// Loop `loop`, or the later one that holds flat index `flat`. The whole team calls it.
   ///
-  /// `flat` lies `beyond` tokens after the beginning of the loop looked at, and no later loop holds
-  /// more than its `in_loop` tokens: at least `beyond / in_loop` loops lie between. The steps are
-  /// those of Newton's method on a concave function: one for prefixes of equal length, rarely more
-  /// than three.
+  /// The loop looked at holds [begin, end), and no later one holds more: `flat` lies at least
+  /// (flat - begin) / (end - begin) loops on. The steps are those of Newton's method on a concave
+  /// function: one for prefixes of equal length, rarely more than three.
   template <class Team>
   KOKKOS_FUNCTION Row seek(const Team& team, std::int64_t loop, std::int32_t flat) const {
     team.team_barrier();  // the batch is read, and nobody reads the last loop any more
     if (team.team_rank() == 0) {
       while (true) {
-        const std::int32_t start = split.start(loop);
-        const Counts tokens = scan(team, start);
-        const std::int32_t beyond = flat - tokens.before;
-        if (beyond < tokens.in_loop || tokens.in_loop == 0) {
+        const std::int32_t start = batch.split.start(loop);
+        const std::int32_t begin = count_before(team, start);
+        const std::int32_t end = count_before(team, batch.split.start(loop + 1));
+        if (flat < end || begin == end) {
+          write_cum(team, start);
           Kokkos::single(Kokkos::PerThread(team), [&] {
-            cum[batch_size] = tokens.in_loop;
-            shared[0] = static_cast<std::int32_t>(loop);
-            shared[1] = tokens.before;
-            shared[2] = tokens.before + tokens.in_loop;
-            shared[3] = start;
+            shared()[0] = end - begin;
+            shared()[1] = static_cast<std::int32_t>(loop);
+            shared()[2] = begin;
+            shared()[3] = start;
           });
           break;
         }
-        loop += beyond / tokens.in_loop;
+        loop += (flat - begin) / (end - begin);
       }
     }
     team.team_barrier();
-    return {.loop = shared[0],
-            .begin = shared[1],
-            .end = shared[2],
-            .first_position = shared[3],
-            .cum = cum};
+    const std::int32_t begin = shared()[2];
+    return {.loop = shared()[1],
+            .begin = begin,
+            .end = begin + shared()[0],
+            .first_position = shared()[3]};
   }
 
-  /// Counts the tokens of the loop that begins at `start` and of those before it, and writes its
-  /// cumulative lengths. Each lane scans a stretch of the batch.
+  /// Tokens before `position` in all sequences. One thread calls it.
   template <class Team>
-  KOKKOS_FUNCTION Counts scan(const Team& team, std::int32_t start) const {
+  KOKKOS_FUNCTION std::int32_t count_before(const Team& team, std::int32_t position) const {
     constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
-    std::int32_t stretch = (batch_size + lanes - 1) / lanes;
-    if (stretch > 2) stretch |= 1;  // lanes an odd number of words apart meet in no scratch bank
-    std::int64_t total = 0;
-    Kokkos::parallel_scan(
-        Kokkos::ThreadVectorRange(team, lanes),
-        [&](const std::int32_t lane, std::int64_t& sum, const bool final) {
-          const std::int32_t last = Kokkos::min(batch_size, (lane + 1) * stretch);
-          for (std::int32_t i = lane * stretch; i < last; ++i) {
-            const std::int32_t length = prefix_lens[i];
-            if (final) cum[i] = Counts(sum).in_loop;
-            sum += (std::int64_t{EqualSplit::tokens_before(length, start)} << 32) +
-                   split.tokens(length, start);
+    return lane_sum(team, [&](const std::int32_t lane) {
+      std::int32_t sum = 0;
+      CHUNKED_PREFILL_ROLLED
+      for (std::int32_t i = 4 * lane; i < batch.padded; i += 4 * lanes) {
+        const Quad lens = quad(prefix_lens() + i);
+        for (const std::int32_t len : lens.of) sum += EqualSplit::tokens_before(len, position);
+      }
+      return sum;
+    });
+  }
+
+  /// Writes the cumulative lengths of the loop that begins at `start`. One thread calls it; each of
+  /// its lanes scans a stretch of the batch.
+  template <class Team>
+  KOKKOS_FUNCTION void write_cum(const Team& team, std::int32_t start) const {
+    const std::int32_t stretch = batch.padded / lane_num<typename Team::execution_space>;
+    lane_scan(
+        team,
+        [&](const std::int32_t lane) {
+          std::int32_t sum = 0;
+          CHUNKED_PREFILL_ROLLED
+          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; i += 4) {
+            const Quad lens = quad(prefix_lens() + i);
+            for (const std::int32_t len : lens.of) sum += batch.split.tokens(len, start);
           }
+          return sum;
         },
-        total);
-    return Counts(total);
+        [&](const std::int32_t lane, std::int32_t sum) {
+          CHUNKED_PREFILL_ROLLED
+          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; i += 4) {
+            const Quad lens = quad(prefix_lens() + i);
+            Quad sums;
+            for (std::int32_t k = 0; k < 4; ++k) {
+              sums.of[k] = sum;
+              sum += batch.split.tokens(lens.of[k], start);
+            }
+            quad(cum() + i) = sums;
+          }
+        });
   }
 };
 

@@ -52,6 +52,8 @@ struct TableRows {
   KOKKOS_FUNCTION std::int32_t locate(const Team& team, const Row& row, std::int32_t in_row) const {
     return last_at_most(team, row.cum, batch_size, in_row);
   }
+  /// (batch_size + 1) the cumulative lengths of the loop.
+  KOKKOS_FUNCTION const std::int32_t* cum(const Row& row) const { return row.cum; }
   KOKKOS_FUNCTION std::int64_t request(std::int32_t i) const { return req_pool_indices[i]; }
 
  private:

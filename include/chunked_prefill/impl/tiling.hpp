@@ -34,8 +34,9 @@ struct Tiling {
       size = whole(length, threads, host_step);
     } else {
       constexpr std::int64_t team = tile_team_size<Space>;
-      size = std::min(whole(length, threads / team / 2, team * lane_num<Space> * 16 / bytes),
-                      team * most_thread_bytes / bytes);
+      size = std::min(
+          whole(length, threads / team / 2, team * lane_num<Space> * least_lane_bytes / bytes),
+          team * most_thread_bytes / bytes);
     }
   }
 
@@ -46,6 +47,7 @@ struct Tiling {
   }
 
   static constexpr std::int64_t host_step = 4096;
+  static constexpr std::int64_t least_lane_bytes = 32;
   static constexpr std::int64_t most_thread_bytes = 4096;
   /// Where caches stop to help, about: as large as a last-level cache often is.
   static constexpr std::int64_t streaming_bytes = std::int64_t{32} << 20;
