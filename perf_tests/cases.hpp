@@ -33,6 +33,7 @@ struct Policy {
 };
 inline const Policy policies[] = {
     {"equal", {}},
+    {"packed", {.policy = chunked_prefill::Policy::packed}},
 };
 
 inline std::vector<Case> read_cases(const std::string& path) {

@@ -21,16 +21,26 @@ class Planner {
     const auto batch_size = static_cast<std::int32_t>(prefix_lens.size());
     const auto max_prefix_len =
         batch_size == 0 ? 0 : static_cast<std::int32_t>(prefix_lens[longest]);
-    const std::int32_t chunk_len = equal_chunk_len(batch_size, options);
-    const std::int32_t loops = loops_for(max_prefix_len, chunk_len, options);
+    const std::int32_t chunk_len = chunk_len_for(batch_size, options);
+    const bool packed = options.policy == Policy::packed;
+    const std::int64_t to_cover =
+        packed ? padded_tokens(prefix_lens, options.grain) : std::int64_t{max_prefix_len};
+    const std::int32_t loops = loops_for(to_cover, chunk_len, options);
     reserve(plan, loops);
 
+    plan.m_policy = options.policy;
+    plan.m_grain = static_cast<std::int32_t>(options.grain);
     plan.m_batch_size = batch_size;
     plan.m_chunk_capacity = options.chunk_capacity;
     plan.m_chunk_len = chunk_len;
     plan.m_max_prefix_len = max_prefix_len;
     plan.m_longest_sequence = static_cast<std::int32_t>(longest);
-    split_equally(prefix_lens, loops, plan);
+    clear(plan, loops);
+    if (packed) {
+      pack(prefix_lens, plan);
+    } else {
+      split_equally(prefix_lens, plan);
+    }
     plan.m_offsets[0] = 0;
     std::inclusive_scan(plan.m_tokens_per_loop.begin(), plan.m_tokens_per_loop.end(),
                         plan.m_offsets.begin() + 1);
@@ -43,12 +53,22 @@ class Planner {
                       bounds.batch_size * bounds.max_prefix_len);
     check_options(static_cast<std::size_t>(bounds.batch_size), options);
     const auto batch_size = static_cast<std::int32_t>(bounds.batch_size);
-    const std::int32_t chunk_len = equal_chunk_len(batch_size, options);
+    const std::int32_t chunk_len = chunk_len_for(batch_size, options);
     const auto max_prefix_len =
         static_cast<std::int32_t>(std::min(bounds.max_prefix_len, bounds.total_tokens));
-    return {.batch_size = batch_size,
+    std::int64_t to_cover = max_prefix_len;
+    if (options.policy == Policy::packed) {
+      // Each prefix that is not empty is padded by less than a grain, and to no more than the
+      // longest is.
+      to_cover = std::min(bounds.total_tokens + std::min(bounds.batch_size, bounds.total_tokens) *
+                                                    (options.grain - 1),
+                          bounds.batch_size * padded(max_prefix_len, options.grain));
+    }
+    return {.policy = options.policy,
+            .grain = static_cast<std::int32_t>(options.grain),
+            .batch_size = batch_size,
             .chunk_len = chunk_len,
-            .chunked_loop_num = loops_for(max_prefix_len, chunk_len, options),
+            .chunked_loop_num = loops_for(to_cover, chunk_len, options),
             .max_prefix_len = max_prefix_len,
             .total_tokens = bounds.total_tokens};
   }
@@ -57,6 +77,11 @@ class Planner {
   static void check_options(std::size_t batch_size, const PlanOptions& options) {
     const std::int64_t capacity = options.chunk_capacity;
     impl::check_range("chunk_capacity", capacity, 1, max_supported_chunk_capacity);
+    if (options.policy == Policy::packed) {
+      impl::check_range("grain", options.grain, 1, capacity);
+      return;
+    }
+    impl::check_range("grain", options.grain, 1, 1);  // an equal split cuts wherever it must
     if (batch_size > static_cast<std::size_t>(capacity)) {
       throw InvalidArgument("chunk_capacity",
                             std::to_string(capacity) + " tokens cannot be split equally among " +
@@ -64,16 +89,35 @@ class Planner {
     }
   }
 
-  static std::int32_t equal_chunk_len(std::int32_t batch_size, const PlanOptions& options) {
-    return batch_size == 0 ? 0 : static_cast<std::int32_t>(options.chunk_capacity / batch_size);
+  static std::int32_t chunk_len_for(std::int32_t batch_size, const PlanOptions& options) {
+    const std::int64_t capacity = options.chunk_capacity;
+    if (options.policy == Policy::packed) {
+      return static_cast<std::int32_t>(capacity - capacity % options.grain);
+    }
+    return batch_size == 0 ? 0 : static_cast<std::int32_t>(capacity / batch_size);
   }
-  static std::int32_t loops_for(std::int32_t max_prefix_len, std::int32_t chunk_len,
+  /// \param tokens that loops of `chunk_len` cover: of the longest prefix, or of all when packed.
+  static std::int32_t loops_for(std::int64_t tokens, std::int32_t chunk_len,
                                 const PlanOptions& options) {
-    const std::int64_t loops = max_prefix_len == 0 ? 0 : (max_prefix_len - 1) / chunk_len + 1;
+    const std::int64_t loops = tokens == 0 ? 0 : (tokens - 1) / chunk_len + 1;
     if (loops < INT32_MAX) return static_cast<std::int32_t>(loops);
     throw InvalidArgument("chunk_capacity", std::to_string(options.chunk_capacity) + " needs " +
                                                 std::to_string(loops) + " loops for " +
-                                                std::to_string(max_prefix_len) + " tokens");
+                                                std::to_string(tokens) + " tokens");
+  }
+
+  static std::int64_t padded(std::int64_t prefix_len, std::int64_t grain) {
+    return (prefix_len + grain - 1) / grain * grain;
+  }
+  template <class Length>
+  static std::int64_t padded_tokens(std::span<const Length> prefix_lens, std::int64_t grain) {
+    std::int64_t sum = 0;
+    if (grain == 1) {
+      for (const Length length : prefix_lens) sum += length;
+    } else {
+      for (const Length length : prefix_lens) sum += padded(length, grain);
+    }
+    return sum;
   }
 
   /// Returns the first sequence of the longest prefix; 0 for an empty batch.
@@ -105,24 +149,52 @@ class Planner {
     plan.m_non_empty_seqs_per_loop.reserve(loops);
   }
 
+  /// Loops without a sequence.
+  static void clear(ChunkPlan& plan, std::int32_t loops_needed) {
+    const auto loops = static_cast<std::size_t>(loops_needed);
+    plan.m_tokens_per_loop.assign(loops, 0);
+    plan.m_offsets.resize(loops + 1);
+    plan.m_max_chunk_len_per_loop.assign(loops, 0);
+    plan.m_seq_begin_per_loop.assign(loops, plan.m_batch_size);
+    plan.m_seq_end_per_loop.assign(loops, 0);
+    plan.m_non_empty_seqs_per_loop.assign(loops, 0);
+  }
+
+  /// Sequence after sequence, and of each loop after loop: a loop ends in at most one sequence that
+  /// goes on, so that there are fewer than batch_size + loops steps.
+  template <class Length>
+  static void pack(std::span<const Length> prefix_lens, ChunkPlan& plan) {
+    std::size_t loop = 0;
+    std::int64_t room = plan.m_chunk_len;  // padded tokens that the loop can still take
+    for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
+      for (std::int64_t left = prefix_lens[i]; left > 0;) {
+        if (room == 0) {
+          ++loop;
+          room = plan.m_chunk_len;
+        }
+        const std::int64_t here = std::min(left, room);
+        left -= here;
+        room -= plan.m_grain == 1 ? here : padded(here, plan.m_grain);
+        plan.m_tokens_per_loop[loop] += here;
+        plan.m_max_chunk_len_per_loop[loop] =
+            std::max(plan.m_max_chunk_len_per_loop[loop], static_cast<std::int32_t>(here));
+        plan.m_seq_begin_per_loop[loop] = std::min(plan.m_seq_begin_per_loop[loop], i);
+        plan.m_seq_end_per_loop[loop] = i + 1;
+        ++plan.m_non_empty_seqs_per_loop[loop];
+      }
+    }
+  }
+
   /// A sequence fills every loop before its last one, and leaves between 1 and chunk_len tokens for
   /// that. Both are counted in the last loop and summed from the end, so that the cost is
   /// O(batch_size + loops) and not their product.
   template <class Length>
-  static void split_equally(std::span<const Length> prefix_lens, std::int32_t loops_needed,
-                            ChunkPlan& plan) {
-    const auto loops = static_cast<std::size_t>(loops_needed);
+  static void split_equally(std::span<const Length> prefix_lens, ChunkPlan& plan) {
     auto& tokens = plan.m_tokens_per_loop;
     auto& longest = plan.m_max_chunk_len_per_loop;
     auto& begin = plan.m_seq_begin_per_loop;
     auto& end = plan.m_seq_end_per_loop;
     auto& non_empty = plan.m_non_empty_seqs_per_loop;
-    tokens.assign(loops, 0);
-    longest.assign(loops, 0);
-    begin.assign(loops, plan.m_batch_size);
-    end.assign(loops, 0);
-    non_empty.assign(loops, 0);
-    plan.m_offsets.resize(loops + 1);
 
     // Sequences that end in a loop and the tokens they leave for it, below 2^31 each, are counted
     // as the halves of one number.
@@ -140,7 +212,7 @@ class Planner {
       end[last] = i + 1;
     }
     std::int32_t filling = 0;  // sequences that go on after the loop
-    for (std::size_t loop = loops; loop-- > 0;) {
+    for (std::size_t loop = tokens.size(); loop-- > 0;) {
       const auto ending = static_cast<std::int32_t>(tokens[loop] >> half);
       const auto rest = static_cast<std::int32_t>(tokens[loop]);
       tokens[loop] = std::int64_t{filling} * chunk_len + rest;

@@ -8,6 +8,7 @@
 #include <random>
 #include <ranges>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test {
@@ -24,6 +25,12 @@ struct Batch {
   std::int64_t page_size = 0;
   Rows<std::int32_t> req_to_page;
   std::vector<std::int32_t> req_pool_indices;
+  cp::Policy policy = cp::Policy::equal;
+  std::int64_t grain = 1;
+
+  [[nodiscard]] cp::PlanOptions options() const {
+    return {.chunk_capacity = chunk_capacity, .policy = policy, .grain = grain};
+  }
 };
 
 /// A build's output on the host, in the terms of the golden vectors.
@@ -62,25 +69,65 @@ inline void make_page_table(Batch& batch, std::mt19937& random) {
               .chunk_capacity = chunk_capacity,
               .page_size = page_size,
               .req_to_page = {},
-              .req_pool_indices = {}};
+              .req_pool_indices = {},
+              .policy = cp::Policy::equal,
+              .grain = 1};
   std::mt19937 random(2026);
   make_page_table(batch, random);
   return batch;
 }
 
+/// Positions [start, end) of each sequence in each loop.
+using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
+
+/// An equal split, from the definition.
+[[nodiscard]] inline Ranges equal_ranges(const Batch& batch) {
+  Ranges ranges;
+  const std::int64_t chunk_len =
+      batch.chunk_capacity / static_cast<std::int64_t>(batch.prefix_lens.size());
+  const std::int64_t longest = *std::ranges::max_element(batch.prefix_lens);
+  for (std::int64_t start = 0; start < longest; start += chunk_len) {
+    auto& loop = ranges.emplace_back();
+    for (const std::int64_t length : batch.prefix_lens) {
+      loop.emplace_back(start, std::min(length, start + chunk_len));
+    }
+  }
+  return ranges;
+}
+
+/// A packed split: grain after grain goes into the loop at hand, or the next when that is full. The
+/// last grain of a sequence takes as much room as any.
+[[nodiscard]] inline Ranges packed_ranges(const Batch& batch) {
+  Ranges ranges;
+  std::int64_t room = 0;
+  for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
+    const std::int64_t length = batch.prefix_lens[i];
+    for (std::int64_t position = 0; position < length; position += batch.grain) {
+      if (room < batch.grain) {
+        auto& loop = ranges.emplace_back();
+        for (std::size_t j = 0; j < batch.prefix_lens.size(); ++j) {
+          const std::int64_t at = j < i ? batch.prefix_lens[j] : j == i ? position : 0;
+          loop.emplace_back(at, at);
+        }
+        room = batch.chunk_capacity;
+      }
+      ranges.back()[i].second = std::min(position + batch.grain, length);
+      room -= batch.grain;
+    }
+  }
+  return ranges;
+}
+
 /// What a build must give, token by token from the definitions; shares no code with the library.
 [[nodiscard]] inline Result oracle(const Batch& batch) {
   Result result;
-  const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
-  if (batch_size == 0) return result;
-  const std::int64_t chunk_len = batch.chunk_capacity / batch_size;
-  const std::int64_t longest = *std::ranges::max_element(batch.prefix_lens);
-  for (std::int64_t loop = 0; loop * chunk_len < longest; ++loop) {
+  if (batch.prefix_lens.empty()) return result;
+  for (const auto& loop :
+       batch.policy == cp::Policy::packed ? packed_ranges(batch) : equal_ranges(batch)) {
     std::vector<std::int32_t> starts, ends, lens, cum{0};
     std::vector<std::int64_t> slots;
-    for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
-      const std::int64_t start = loop * chunk_len;
-      const std::int64_t end = std::min<std::int64_t>(batch.prefix_lens[i], start + chunk_len);
+    for (std::size_t i = 0; i < loop.size(); ++i) {
+      const auto [start, end] = loop[i];
       std::int32_t len = 0;
       for (std::int64_t position = start; position < end; ++position) {
         const auto& row = batch.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])];
@@ -188,8 +235,7 @@ template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
   using MemorySpace = typename Space::memory_space;
   const Space space;
   const DeviceBatch<MemorySpace, Length, RequestIndex> device(batch, spare);
-  const cp::ChunkPlan plan =
-      cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  const cp::ChunkPlan plan = cp::plan_chunks(batch.prefix_lens, batch.options());
   cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
   cp::fill(space, plan, device.prefix(), metadata);
   space.fence();
@@ -233,6 +279,20 @@ template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
         static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, longest)));
   }
   make_page_table(batch, random);
+  return batch;
+}
+
+/// The same batch packed, with a grain of 1, the page size or any other.
+[[nodiscard]] inline Batch random_packed_batch(std::uint32_t seed) {
+  Batch batch = random_batch(seed);
+  std::mt19937 random(seed + 1);
+  const auto draw = [&](std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
+  };
+  batch.policy = cp::Policy::packed;
+  batch.chunk_capacity = draw(0, 1) == 0 ? batch.chunk_capacity : draw(20, 4000);
+  const std::int64_t grains[] = {1, batch.page_size, draw(1, 200)};
+  batch.grain = std::min(grains[draw(0, 2)], batch.chunk_capacity);
   return batch;
 }
 

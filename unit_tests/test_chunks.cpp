@@ -70,13 +70,12 @@ TYPED_TEST(Chunks, NoSequencesOrNoLoops) {
 TYPED_TEST(Chunks, HostTwin) {
   using MemorySpace = typename TypeParam::memory_space;
   for (std::uint32_t seed = 0; seed < 50; ++seed) {
-    const auto batch = test::random_batch(seed);
+    const auto batch = seed % 2 == 0 ? test::random_batch(seed) : test::random_packed_batch(seed);
     const TypeParam space;
     const test::DeviceBatch<MemorySpace> device(batch);
     cp::ChunkedPrefillMetadata<MemorySpace> metadata;
     const auto [chunks, slots, host] =
-        cp::get_chunks_paged(space, device.prefix(), batch.prefix_lens,
-                             {.chunk_capacity = batch.chunk_capacity}, metadata);
+        cp::get_chunks_paged(space, device.prefix(), batch.prefix_lens, batch.options(), metadata);
     space.fence();
     EXPECT_EQ(test::to_host_rows(chunks.starts), test::to_host_rows(host.starts));
     EXPECT_EQ(test::to_host_rows(chunks.ends), test::to_host_rows(host.ends));

@@ -113,7 +113,7 @@ void tiles_of_several_steps(std::int64_t page_size, bool streaming) {
   const auto batch = test::make_batch({9001, 0, 1, 700, 4096, 64, 5003}, 7 * 3000 + 5, page_size);
   const auto expected = test::oracle(batch);
   const test::DeviceBatch<MemorySpace> device(batch);
-  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  const auto plan = cp::plan_chunks(batch.prefix_lens, batch.options());
   cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
   cp::fill(space, plan, device.prefix(), metadata);
   const auto total = static_cast<std::size_t>(plan.total_tokens());

@@ -68,7 +68,7 @@ template <class Space>
 void expect_kernels(const Space& space, const test::Batch& batch, const Names& kernels) {
   using MemorySpace = typename Space::memory_space;
   const test::DeviceBatch<MemorySpace> device(batch);
-  const cp::PlanOptions options{.chunk_capacity = batch.chunk_capacity};
+  const cp::PlanOptions options = batch.options();
   cp::ChunkPlan plan = cp::plan_chunks(batch.prefix_lens, options);
   cp::ChunkedPrefillMetadata<MemorySpace> metadata;
   cp::fill(space, plan, device.prefix(), metadata);
@@ -102,21 +102,32 @@ TYPED_TEST(Launches, AtMostTwoKernelsOnTheInstanceAndNothingElse) {
                    one_kernel);
     expect_kernels(space, test::make_batch(std::vector<std::int32_t>(513, 20), 5000, 64),
                    two_kernels);
+    auto packed = test::make_batch({256, 512, 768, 1024}, 1024, 64);
+    packed.policy = cp::Policy::packed;
+    expect_kernels(space, packed, one_kernel);
+    packed = test::make_batch(std::vector<std::int32_t>(513, 20), 100, 64);
+    packed.policy = cp::Policy::packed;
+    expect_kernels(space, packed, two_kernels);
   }
 }
 
 TEST(Fused, WhereItEnds) {
   const auto fused = [](std::int32_t batch_size, std::int32_t max_prefix_len) {
-    return cp::impl::can_fuse({.batch_size = batch_size,
-                               .chunked_loop_num = 1,
-                               .chunk_len = 1,
-                               .max_prefix_len = max_prefix_len});
+    return cp::impl::can_fuse({.batch_size = batch_size, .max_prefix_len = max_prefix_len});
   };
   EXPECT_TRUE(fused(512, 4194303));
   EXPECT_FALSE(fused(512, 4194304));  // 2^31 tokens
   EXPECT_FALSE(fused(513, 1));
   EXPECT_TRUE(fused(1, INT32_MAX));
   EXPECT_FALSE(fused(2, INT32_MAX));
+  const auto packed_fused = [](std::int32_t grain) {
+    return cp::impl::can_fuse({.policy = cp::Policy::packed,
+                               .grain = grain,
+                               .batch_size = 512,
+                               .max_prefix_len = 4194302});
+  };
+  EXPECT_TRUE(packed_fused(4194302));
+  EXPECT_FALSE(packed_fused(4194301));  // padded to twice that
 }
 
 TYPED_TEST(Launches, NothingWithoutLoops) {

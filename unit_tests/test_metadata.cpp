@@ -19,7 +19,7 @@ void expect_built(const test::Batch& batch,
                   cp::ChunkedPrefillMetadata<MemorySpace, Slot>& metadata) {
   const Space space;
   const test::DeviceBatch<MemorySpace> device(batch);
-  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  const auto plan = cp::plan_chunks(batch.prefix_lens, batch.options());
   cp::fill(space, plan, device.prefix(), metadata);
   space.fence();
   EXPECT_EQ(test::read_back(plan, metadata), test::oracle(batch));
@@ -108,7 +108,7 @@ TYPED_TEST(Metadata, MovesAndIsNeverShared) {
 template <class Space, class Slot>
 void engine_buffers(const test::Batch& batch, std::size_t guard_words) {
   using MemorySpace = typename Space::memory_space;
-  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+  const auto plan = cp::plan_chunks(batch.prefix_lens, batch.options());
   const auto sizes = cp::required_sizes(plan);
   const test::GuardedBuffers<MemorySpace, Slot> engine(sizes, guard_words);
   cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata(engine.buffers());

@@ -148,9 +148,9 @@ TEST(PlanChunks, MovedFromPlanHasNoLoops) {
 TEST(PlanChunks, AgreesWithTheOracle) {
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const auto batch = test::random_batch(seed);
+    const auto batch = seed % 2 == 0 ? test::random_batch(seed) : test::random_packed_batch(seed);
     const auto table = test::oracle(batch).len_in_chunk;
-    const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
+    const auto plan = cp::plan_chunks(batch.prefix_lens, batch.options());
     ASSERT_EQ(static_cast<std::size_t>(plan.chunked_loop_num()), table.size());
     std::int64_t offset = 0;
     for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {

@@ -43,7 +43,9 @@ struct Engine {
                       .chunk_capacity = options.chunk_capacity,
                       .page_size = page_size,
                       .req_to_page = {},
-                      .req_pool_indices = {}};
+                      .req_pool_indices = {},
+                      .policy = options.policy,
+                      .grain = options.grain};
     for (std::size_t row = 0; row < sequences(); ++row) {
       std::vector<std::int32_t> pages(pages_per_row());
       for (auto& page : pages) page = static_cast<std::int32_t>(random() % 100000);
@@ -145,6 +147,16 @@ const Engine many_sequences{
     .options = {.chunk_capacity = 7 * 700 + 3},
     .page_size = 16};
 
+const Engine packed_sequences{
+    .bounds = {.batch_size = 6, .max_prefix_len = 700, .total_tokens = 2000},
+    .options = {.chunk_capacity = 640, .policy = cp::Policy::packed, .grain = 48},
+    .page_size = 48};
+const Engine many_packed_sequences{
+    .bounds = {.batch_size = 700, .max_prefix_len = 90, .total_tokens = 20000},
+    .options = {.chunk_capacity = 1000, .policy = cp::Policy::packed, .grain = 7},
+    .page_size = 16};
+const Engine engines[] = {few_sequences, many_sequences, packed_sequences, many_packed_sequences};
+
 // The rule that a replayed graph relies on: what was enqueued for the bounds is right for every
 // batch within them.
 template <class Space>
@@ -160,8 +172,7 @@ void one_build_for_every_batch(const Engine& engine) {
 }
 
 TYPED_TEST(Replay, OneBuildForEveryBatchWithinTheBounds) {
-  one_build_for_every_batch<TypeParam>(few_sequences);
-  one_build_for_every_batch<TypeParam>(many_sequences);
+  for (const Engine& engine : engines) one_build_for_every_batch<TypeParam>(engine);
 }
 
 #ifdef KOKKOS_ENABLE_CUDA
@@ -193,8 +204,7 @@ void graph_for_every_batch(const Engine& engine) {
 }
 
 TEST(ReplayGraph, CapturedOnceReplayedWithEveryBatch) {
-  graph_for_every_batch(few_sequences);
-  graph_for_every_batch(many_sequences);
+  for (const Engine& engine : engines) graph_for_every_batch(engine);
 }
 #endif
 
@@ -222,6 +232,13 @@ void refused() {
   EXPECT_EQ(refusal({700, 700, 600, 0, 0, 0}, 660), "plan.chunk_len: 110 is outside [106, 106]");
   EXPECT_EQ(refusal({701, 0, 0, 0, 0, 0}, 640), "plan.max_prefix_len: 701 is outside [0, 700]");
   EXPECT_EQ(refusal({700, 700, 601, 0, 0, 0}, 640), "plan.total_tokens: 2001 is outside [0, 2000]");
+  try {
+    metadata.resize_within(
+        cp::plan_chunks(std::vector<std::int32_t>(6, 100), packed_sequences.options), shape);
+    FAIL() << "not refused";
+  } catch (const cp::InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "plan.policy: packed where the shape is equal");
+  }
   // Nothing was changed by those: the views of the plan that fitted are there.
   EXPECT_EQ(metadata.chunked_loop_num(), 7);
   EXPECT_EQ(metadata.chunk_kv_indices().extent(0), 2000u);
@@ -297,6 +314,21 @@ void shapes_refused() {
             "shape.chunk_len: 400000000 is outside [1, 357913941]");
   EXPECT_EQ(refusal([](Shape& shape) { shape.chunked_loop_num = 6; }),
             "shape.chunked_loop_num: 6 is outside [7, 7]");
+  EXPECT_EQ(refusal([](Shape& shape) { shape.grain = 2; }), "shape.grain: 2 is outside [1, 1]");
+  const auto packed = [&](auto change) {
+    return refusal([&](Shape& shape) {
+      shape = packed_sequences.shape();
+      change(shape);
+    });
+  };
+  EXPECT_EQ(packed([](Shape& shape) { shape.grain = 0; }),
+            "shape.grain: 0 is outside [1, 2147483647]");
+  EXPECT_EQ(packed([](Shape& shape) { shape.chunk_len = 47; }),
+            "shape.chunk_len: 47 is outside [48, 2147483647]");
+  EXPECT_EQ(packed([](Shape& shape) { shape.chunk_len = 50; }),
+            "shape.chunk_len % shape.grain: 2 is outside [0, 0]");
+  EXPECT_EQ(packed([](Shape& shape) { shape.chunked_loop_num = 3; }),
+            "shape.chunked_loop_num: 3 is outside [4, 2147483646]");
 }
 
 TYPED_TEST(Replay, RefusesShapesThatNoBoundsGive) { shapes_refused<TypeParam>(); }
@@ -354,7 +386,7 @@ class LateBatch {
   explicit LateBatch(const test::Batch& batch)
       : m_batch(batch),
         m_device(batch),
-        m_plan(cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity})),
+        m_plan(cp::plan_chunks(batch.prefix_lens, batch.options())),
         m_late{.lens = m_device.prefix_lens,
                .source = test::to_device<std::int32_t, MemorySpace>(batch.prefix_lens),
                .sink = cp::Array1D<std::uint32_t, MemorySpace>("test::sink", 1)} {

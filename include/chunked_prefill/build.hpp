@@ -2,9 +2,9 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
-#include <algorithm>
 #include <chunked_prefill/chunks.hpp>
 #include <chunked_prefill/fill.hpp>
+#include <chunked_prefill/impl/enqueue_table.hpp>
 #include <chunked_prefill/metadata.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
 #include <chunked_prefill/plan.hpp>
@@ -24,8 +24,9 @@ template <HostLengths Lens>
   const std::span lens(prefix_lens);
   impl::check_extent("prefix_lens", lens.size(), static_cast<std::size_t>(plan.batch_size()));
   const Kokkos::DefaultHostExecutionSpace host;
-  auto chunks = chunking(host, array_view<Kokkos::HostSpace>(lens.data(), lens.size()),
-                         plan.chunked_loop_num(), std::max(plan.chunk_len(), 1));
+  const auto chunks = impl::make_chunks<Kokkos::HostSpace>(
+      host, static_cast<std::size_t>(plan.chunked_loop_num()), lens.size());
+  impl::enqueue_table(host, plan.shape(), impl::IndexArray(lens.data()), impl::chunk_table(chunks));
   host.fence("chunked_prefill::host_chunks");
   return chunks;
 }

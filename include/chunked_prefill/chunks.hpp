@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/impl/enqueue_table.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
 #include <cstdint>
 #include <string>
@@ -13,7 +14,7 @@ namespace chunked_prefill {
 /// Which tokens of which sequence belong to which loop. Row `c` is loop `c`; all arrays are int32
 /// and contiguous.
 ///
-/// Example: prefix_lens {0, 300, 0, 64} with chunk_len 256
+/// Example: prefix_lens {0, 300, 0, 64}, split equally with chunk_len 256
 ///
 ///     starts        {{0, 0, 0, 0},       {256, 256, 256, 256}}
 ///     ends          {{0, 256, 0, 64},    {0, 300, 0, 64}}
@@ -21,10 +22,12 @@ namespace chunked_prefill {
 ///     cum_seq_lens  {{0, 0, 256, 256, 320}, {0, 0, 44, 44, 44}}
 template <class MemorySpace>
 struct Chunks {
-  /// (chunked_loop_num, batch_size) first position of the chunk: `loop * chunk_len`.
+  /// (chunked_loop_num, batch_size) first position of the chunk: `loop * chunk_len`, or where the
+  /// loops before end when packed.
   Array2D<std::int32_t, MemorySpace> starts;
   /// (chunked_loop_num, batch_size) one past its last position: `min(prefix_len, start +
-  /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop.
+  /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop; when
+  /// packed it never is.
   Array2D<std::int32_t, MemorySpace> ends;
   /// (chunked_loop_num, batch_size) tokens of the chunk: `max(0, ends - starts)`.
   Array2D<std::int32_t, MemorySpace> len_in_chunk;
@@ -39,6 +42,33 @@ struct Chunks {
     return static_cast<std::int32_t>(starts.extent(1));
   }
 };
+
+namespace impl {
+
+template <class MemorySpace>
+ChunkTable chunk_table(const Chunks<MemorySpace>& chunks) {
+  return {.batch_size = chunks.batch_size(),
+          .chunked_loop_num = chunks.chunked_loop_num(),
+          .starts = chunks.starts.data(),
+          .ends = chunks.ends.data(),
+          .len_in_chunk = chunks.len_in_chunk.data(),
+          .cum_seq_lens = chunks.cum_seq_lens.data()};
+}
+
+template <class MemorySpace, ExecutionSpace Space>
+Chunks<MemorySpace> make_chunks(const Space& space, std::size_t chunked_loop_num,
+                                std::size_t batch_size) {
+  const auto table = [&](const std::string& label, std::size_t columns) {
+    return Array2D<std::int32_t, MemorySpace>(
+        Kokkos::view_alloc(space, Kokkos::WithoutInitializing, label), chunked_loop_num, columns);
+  };
+  return {.starts = table("chunked_prefill::starts", batch_size),
+          .ends = table("chunked_prefill::ends", batch_size),
+          .len_in_chunk = table("chunked_prefill::len_in_chunk", batch_size),
+          .cum_seq_lens = table("chunked_prefill::cum_seq_lens", batch_size + 1)};
+}
+
+}  // namespace impl
 
 /// Splits every prefix into chunks of `chunk_len` tokens and writes the chunk table.
 ///
@@ -68,19 +98,11 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   impl::check_extents("chunks.ends", chunks.ends, loops, batch_size);
   impl::check_extents("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
   impl::check_extents("chunks.cum_seq_lens", chunks.cum_seq_lens, loops, batch_size + 1);
-  impl::launch(space, impl::ChunkRows{
-                          .prefix_lens = impl::IndexArray(prefix_lens.data()),
-                          .split = {.batch_size = chunks.batch_size(),
-                                    .chunked_loop_num = chunks.chunked_loop_num(),
-                                    .chunk_len = static_cast<std::int32_t>(chunk_len),
-                                    .max_prefix_len = INT32_MAX},
-                          .table = {.starts = chunks.starts.data(),
-                                    .ends = chunks.ends.data(),
-                                    .len_in_chunk = chunks.len_in_chunk.data(),
-                                    .cum_seq_lens = chunks.cum_seq_lens.data(),
-                                    .offsets = nullptr,
-                                    .total_tokens = INT64_MAX},
-                      });
+  impl::launch(space, impl::ChunkRows{.prefix_lens = impl::IndexArray(prefix_lens.data()),
+                                      .split = {.batch_size = chunks.batch_size(),
+                                                .chunk_len = static_cast<std::int32_t>(chunk_len),
+                                                .max_prefix_len = INT32_MAX},
+                                      .table = impl::chunk_table(chunks)});
 }
 
 /// The same into a table of its own, allocated in the memory of `prefix_lens`, which may wait for
@@ -94,16 +116,8 @@ template <ExecutionSpace Space, class Lens>
   const std::size_t batch_size = prefix_lens.extent(0);
   impl::check_range("chunked_loop_num", chunked_loop_num, 0, INT32_MAX);
   impl::check_split(batch_size, static_cast<std::size_t>(chunked_loop_num), chunk_len);
-  const auto table = [&](const std::string& label, std::size_t columns) {
-    return Array2D<std::int32_t, MemorySpace>(
-        Kokkos::view_alloc(space, Kokkos::WithoutInitializing, label), chunked_loop_num, columns);
-  };
-  const Chunks<MemorySpace> chunks{
-      .starts = table("chunked_prefill::starts", batch_size),
-      .ends = table("chunked_prefill::ends", batch_size),
-      .len_in_chunk = table("chunked_prefill::len_in_chunk", batch_size),
-      .cum_seq_lens = table("chunked_prefill::cum_seq_lens", batch_size + 1),
-  };
+  const auto chunks =
+      impl::make_chunks<MemorySpace>(space, static_cast<std::size_t>(chunked_loop_num), batch_size);
   chunking(space, prefix_lens, chunk_len, chunks);
   return chunks;
 }

@@ -3,6 +3,7 @@
 
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/impl/enqueue_table.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
 #include <chunked_prefill/metadata.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
@@ -26,13 +27,9 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
   const auto chunks = metadata.chunks();
   const IndexArray prefix_lens(prefix.prefix_lens.data());
   const IndexArray req_pool_indices(prefix.req_pool_indices.data());
-  const EqualSplit split{
+  const ChunkTable table{
       .batch_size = shape.batch_size,
       .chunked_loop_num = shape.chunked_loop_num,
-      .chunk_len = shape.chunk_len,
-      .max_prefix_len = shape.max_prefix_len,
-  };
-  const ChunkTable table{
       .starts = chunks.starts.data(),
       .ends = chunks.ends.data(),
       .len_in_chunk = chunks.len_in_chunk.data(),
@@ -47,22 +44,24 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
       .chunk_kv_indices = metadata.chunk_kv_indices().data(),
       .total_tokens = shape.total_tokens,
   };
-  if (can_fuse(split)) {
+  if (can_fuse(shape)) {
     launch(space, FusedFill<Slot>{.batch = {.prefix_lens = prefix_lens,
                                             .req_pool_indices = req_pool_indices,
-                                            .split = split},
+                                            .split = equal_split(shape)},
+                                  .packed = packed_split(shape),
+                                  .is_packed = is_packed(shape),
                                   .table = table,
                                   .tiles = tiles});
     return;
   }
-  launch(space, ChunkRows{.prefix_lens = prefix_lens, .split = split, .table = table});
+  enqueue_table(space, shape, prefix_lens, table);
   launch(space, KvIndices<Slot>{.tiles = tiles,
                                 .rows = {.starts = table.starts,
                                          .cum_seq_lens = table.cum_seq_lens,
                                          .offsets = table.offsets,
                                          .req_pool_indices = req_pool_indices,
-                                         .batch_size = split.batch_size,
-                                         .chunked_loop_num = split.chunked_loop_num}});
+                                         .batch_size = table.batch_size,
+                                         .chunked_loop_num = table.chunked_loop_num}});
 }
 
 }  // namespace impl

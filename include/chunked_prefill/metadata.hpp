@@ -117,6 +117,7 @@ class ChunkedPrefillMetadata {
   void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
     const ChunkShape live = plan.shape();
     impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
+    impl::check_same_policy(live, shape);
     impl::check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
     impl::check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);
     impl::check_range("plan.total_tokens", live.total_tokens, 0, shape.total_tokens);

@@ -7,16 +7,29 @@
 
 namespace chunked_prefill {
 
+/// How the prefixes of a batch are shared out among loops.
+enum class Policy : std::uint8_t {
+  equal,   ///< every sequence gives every loop the same number of tokens, as long as it has some
+  packed,  ///< sequence after sequence fills loop after loop: the fewest loops
+};
+
 /// What decides the cuts, beside the prefix lengths.
 struct PlanOptions {
   /// Tokens that all chunks of one loop may hold together; `get_max_chunk_capacity` computes it
-  /// from an engine's settings. At least the batch size, at most INT32_MAX.
+  /// from an engine's settings. At most INT32_MAX; at least the batch size for an equal split, and
+  /// the grain for a packed one.
   std::int64_t chunk_capacity = 32768;
+  Policy policy = Policy::equal;
+  /// Packed: a sequence is cut at multiples of this many tokens only, such as the page size. 1
+  /// gives the fewest loops.
+  std::int64_t grain = 1;
 };
 
 /// What `fill` needs of a plan: the shape of the chunk table, and where the device's lengths are
 /// cut.
 struct ChunkShape {
+  Policy policy = Policy::equal;
+  std::int32_t grain = 1;             ///< tokens, between cuts of a sequence
   std::int32_t batch_size = 0;        ///< sequences
   std::int32_t chunk_len = 0;         ///< tokens one sequence gives to one loop at most
   std::int32_t chunked_loop_num = 0;  ///< loops
@@ -47,8 +60,12 @@ class ChunkPlan {
   [[nodiscard]] std::int32_t batch_size() const { return m_batch_size; }
   /// Tokens one loop may hold, as asked for.
   [[nodiscard]] std::int64_t chunk_capacity() const { return m_chunk_capacity; }
-  /// Tokens one sequence gives to one loop at most: `chunk_capacity / batch_size`; 0 for an empty
-  /// batch.
+  [[nodiscard]] Policy policy() const { return m_policy; }
+  /// Tokens between the places where a sequence may be cut; 1 for an equal split.
+  [[nodiscard]] std::int32_t grain() const { return m_grain; }
+  /// Tokens one sequence gives to one loop at most: for an equal split `chunk_capacity /
+  /// batch_size`, 0 for an empty batch; for a packed one the multiple of the grain in
+  /// `chunk_capacity`.
   [[nodiscard]] std::int32_t chunk_len() const { return m_chunk_len; }
   /// Number of loops; 0 when no sequence has a cached prefix.
   [[nodiscard]] std::int32_t chunked_loop_num() const {
@@ -63,7 +80,9 @@ class ChunkPlan {
   [[nodiscard]] std::int32_t longest_sequence() const { return m_longest_sequence; }
 
   [[nodiscard]] ChunkShape shape() const {
-    return {.batch_size = m_batch_size,
+    return {.policy = m_policy,
+            .grain = m_grain,
+            .batch_size = m_batch_size,
             .chunk_len = m_chunk_len,
             .chunked_loop_num = chunked_loop_num(),
             .max_prefix_len = m_max_prefix_len,
@@ -111,6 +130,8 @@ class ChunkPlan {
  private:
   friend class Planner;
 
+  Policy m_policy = Policy::equal;
+  std::int32_t m_grain = 1;
   std::int32_t m_batch_size = 0;
   std::int64_t m_chunk_capacity = 0;
   std::int32_t m_chunk_len = 0;
@@ -124,15 +145,22 @@ class ChunkPlan {
   std::vector<std::int32_t> m_non_empty_seqs_per_loop;
 };
 
-/// Splits each sequence's cached prefix equally: loop `c` covers the positions
-/// `[c * chunk_len, (c + 1) * chunk_len)` of every sequence, `chunk_len = chunk_capacity /
-/// batch_size`, as many loops as the longest prefix needs.
+/// Splits the cached prefixes of a batch into loops.
+///
+/// Equal: loop `c` covers the positions `[c * chunk_len, (c + 1) * chunk_len)` of every sequence,
+/// `chunk_len = chunk_capacity / batch_size`, as many loops as the longest prefix needs.
+///
+/// Packed: with lengths rounded up to the grain and laid end to end, loop `c` covers `[c *
+/// chunk_len, (c + 1) * chunk_len)`, `chunk_len` being the multiple of the grain in
+/// `chunk_capacity`: as few loops as that capacity allows, the sequences of a loop side by side,
+/// and at most one of them going on in the next.
 ///
 /// Pure host arithmetic, O(batch_size + chunked_loop_num); needs no initialised Kokkos.
 ///
 /// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
 /// \throws InvalidArgument naming `chunk_capacity` when it is outside [1, INT32_MAX], less than the
-///   batch size or so small that INT32_MAX loops are needed; naming `prefix_lens[i]` when an
+///   batch size (equal) or so small that INT32_MAX loops are needed; naming `grain` when it is
+///   outside [1, chunk_capacity], or is not 1 for an equal split; naming `prefix_lens[i]` when an
 ///   element is outside [0, INT32_MAX].
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
                                     const PlanOptions& options = {});

@@ -108,12 +108,29 @@ inline void check_shape(const ChunkShape& shape) {
               shape.batch_size == 0 ? 0 : INT32_MAX);
   check_range("shape.total_tokens", shape.total_tokens, shape.max_prefix_len,
               std::int64_t{shape.batch_size} * shape.max_prefix_len);
-  std::int64_t loops = 0;
-  if (shape.max_prefix_len > 0) {
+  check_range("shape.grain", shape.grain, 1, shape.policy == Policy::packed ? INT32_MAX : 1);
+  if (shape.max_prefix_len == 0) {
+    check_range("shape.chunked_loop_num", shape.chunked_loop_num, 0, 0);
+  } else if (shape.policy == Policy::packed) {
+    check_range("shape.chunk_len", shape.chunk_len, shape.grain, INT32_MAX);
+    check_range("shape.chunk_len % shape.grain", shape.chunk_len % shape.grain, 0, 0);
+    check_range("shape.chunked_loop_num", shape.chunked_loop_num,
+                (shape.total_tokens - 1) / shape.chunk_len + 1, INT32_MAX - 1);
+  } else {
     check_range("shape.chunk_len", shape.chunk_len, 1, INT32_MAX / shape.batch_size);
-    loops = (shape.max_prefix_len - 1) / shape.chunk_len + std::int64_t{1};
+    const std::int64_t loops = (shape.max_prefix_len - 1) / shape.chunk_len + std::int64_t{1};
+    check_range("shape.chunked_loop_num", shape.chunked_loop_num, loops, loops);
   }
-  check_range("shape.chunked_loop_num", shape.chunked_loop_num, loops, loops);
+}
+
+/// A plan cuts as the shape of a captured build does.
+inline void check_same_policy(const ChunkShape& plan, const ChunkShape& shape) {
+  if (plan.policy != shape.policy) {
+    const auto name = [](Policy policy) { return policy == Policy::packed ? "packed" : "equal"; };
+    throw InvalidArgument("plan.policy", std::string(name(plan.policy)) + " where the shape is " +
+                                             name(shape.policy));
+  }
+  check_range("plan.grain", plan.grain, shape.grain, shape.grain);
 }
 
 /// The device's inputs fit the plan that the host's lengths gave.

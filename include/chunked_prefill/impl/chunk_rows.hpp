@@ -82,14 +82,16 @@ struct ChunkRows {
         [&](const std::int32_t k, std::int32_t& sum, const bool final) {
           const std::int32_t length = prefix_len(first + k);
           sum += split.tokens(length, start);
-          if (final) table.write(split, loop, first + k, start, length, sum_before + sum);
+          if (final) {
+            table.write(loop, first + k, start, split.end(length, start), sum_before + sum);
+          }
         },
         sum_through);
 
     Kokkos::single(Kokkos::PerThread(team), [&] {
       // The last thread with sequences knows the loop's total.
       if (first + size == split.batch_size && (size > 0 || first == 0)) {
-        table.write_offsets(split, loop, offset, offset + sum_before + sum_through);
+        table.write_offsets(loop, offset, offset + sum_before + sum_through);
       }
     });
   }
@@ -100,22 +102,28 @@ struct ChunkRows {
   }
 };
 
+/// Threads of a team that writes a row: on a device one sequence a lane, as far as a team reaches.
+template <ExecutionSpace Space, class Rows>
+int row_team_size(const Space& space, const Rows& rows, std::int32_t batch_size) {
+  if constexpr (runs_on_host<Space>) {
+    return 1;
+  } else {
+    const int most = 1024 / lane_num<Space>;
+    const int wanted = std::clamp(ceil_div(batch_size, lane_num<Space>), 1, most);
+    if (wanted < most) return wanted;
+    // Not every device has teams that large.
+    return std::min(wanted, Kokkos::TeamPolicy<Space>(space, 1, 1, lane_num<Space>)
+                                .team_size_max(rows, Kokkos::ParallelForTag()));
+  }
+}
+
 /// Enqueues the chunk table on `space`; nothing when there are no loops.
 template <ExecutionSpace Space>
 void launch(const Space& space, const ChunkRows& rows) {
-  if (rows.split.chunked_loop_num == 0) return;
-  // On a device one sequence a lane, as far as a team reaches.
-  int team_size = 1;
-  if constexpr (!runs_on_host<Space>) {
-    const int most = 1024 / lane_num<Space>;
-    team_size = std::clamp(ceil_div(rows.split.batch_size, lane_num<Space>), 1, most);
-    if (team_size == most) {  // not every device has teams that large
-      team_size = std::min(team_size, Kokkos::TeamPolicy<Space>(space, 1, 1, lane_num<Space>)
-                                          .team_size_max(rows, Kokkos::ParallelForTag()));
-    }
-  }
+  if (rows.table.chunked_loop_num == 0) return;
+  const int team_size = row_team_size(space, rows, rows.table.batch_size);
   const std::size_t scratch = team_size > 1 ? ChunkRows::Scratch<Space>::shmem_size(team_size) : 0;
-  launch_teams("chunked_prefill::chunk_rows", space, rows.split.chunked_loop_num, team_size, rows,
+  launch_teams("chunked_prefill::chunk_rows", space, rows.table.chunked_loop_num, team_size, rows,
                scratch);
 }
 

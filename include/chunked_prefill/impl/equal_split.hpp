@@ -9,7 +9,6 @@ namespace chunked_prefill::impl {
 /// What the equal split needs to know beside the prefix lengths.
 struct EqualSplit {
   std::int32_t batch_size;
-  std::int32_t chunked_loop_num;
   std::int32_t chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
 

@@ -5,6 +5,7 @@
 #include <chunked_prefill/impl/chunk_rows.hpp>
 #include <chunked_prefill/impl/fused_fill.hpp>
 #include <chunked_prefill/impl/kv_indices.hpp>
+#include <chunked_prefill/impl/packed_rows.hpp>
 #include <cstdint>
 
 // The library holds the kernels of every execution space that Kokkos was built with, so that a
@@ -14,6 +15,7 @@
   KEYWORDS void launch(const SPACE&, FusedFill<std::int32_t>); \
   KEYWORDS void launch(const SPACE&, FusedFill<std::int64_t>); \
   KEYWORDS void launch(const SPACE&, const ChunkRows&);        \
+  KEYWORDS void launch(const SPACE&, const PackedRows&);       \
   KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t>); \
   KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);
 

@@ -195,8 +195,9 @@ struct SlotTiles {
     }
   }
 
-  /// `steps` steps, at most `unroll`, of one sequence from `position` on. All page ids are loaded
-  /// before the first is used.
+  /// `steps` steps, at most `unroll`, of one sequence from `position` on. Where packs and pages are
+  /// aligned, all page ids are loaded before the first is used; the other two ways would need so
+  /// many registers for that that fewer teams ran.
   template <class Team>
   KOKKOS_FUNCTION void write_inside(const Team& team, const Sequence& sequence, Slot* out,
                                     std::int32_t position, std::int32_t steps) const {
@@ -213,6 +214,13 @@ struct SlotTiles {
         for (std::int32_t u = 0; u < unroll; ++u) {
           if (u < steps) store(packs + u * lanes<Team>, run(slot(first[u])));
         }
+      } else if (size >= pack - 1) {  // none reaches over two
+        CHUNKED_PREFILL_ROLLED
+        for (std::int32_t u = 0; u < steps; ++u) {
+          const Place begin = place(page_ids, mine + u * step<Team>);
+          const Place last = place(page_ids, mine + u * step<Team> + pack - 1);
+          store(packs + u * lanes<Team>, run(begin, last));
+        }
       } else {
         CHUNKED_PREFILL_ROLLED
         for (std::int32_t u = 0; u < steps; ++u) {
@@ -224,6 +232,16 @@ struct SlotTiles {
   KOKKOS_FUNCTION static Pack<Slot> run(Slot first) {
     Pack<Slot> values;
     for (std::int32_t k = 0; k < pack; ++k) values.slots[k] = plus(first, k);
+    return values;
+  }
+  KOKKOS_FUNCTION Pack<Slot> run(const Place& first, const Place& last) const {
+    const Slot up = slot(first);
+    const Slot down = slot(last);
+    const std::int32_t on_first = page_size.value() - first.within;
+    Pack<Slot> values;
+    for (std::int32_t k = 0; k < pack; ++k) {
+      values.slots[k] = k < on_first ? plus(up, k) : plus(down, k - (pack - 1));
+    }
     return values;
   }
   KOKKOS_FUNCTION Pack<Slot> look_up(const std::int32_t* page_ids, std::int32_t position) const {

@@ -8,6 +8,7 @@
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/index_array.hpp>
 #include <chunked_prefill/impl/lanes.hpp>
+#include <chunked_prefill/impl/packed_split.hpp>
 #include <chunked_prefill/impl/search.hpp>
 #include <cstdint>
 
@@ -65,7 +66,7 @@ struct StagedRows {
   /// Scratch that a batch of `batch_size` takes.
   template <ExecutionSpace Space>
   static std::int32_t scratch_quads(std::int32_t batch_size) {
-    return (2 * padded_size<Space>(batch_size) + 4) / 4 + ceil_div(batch_size, 4);
+    return (3 * padded_size<Space>(batch_size) + 4) / 4 + ceil_div(batch_size, 4);
   }
 
   /// Reads the batch. The whole team calls it, and waits before it reads what the others have read.
@@ -118,16 +119,53 @@ struct StagedRows {
   KOKKOS_FUNCTION const std::int32_t* cum(const Row&) const { return cum(); }
   KOKKOS_FUNCTION std::int64_t request(std::int32_t i) const { return requests()[i]; }
 
-  /// Writes row `loop` of the chunk table. The whole team calls it.
+  /// Writes row `loop` of an equal split's chunk table. The whole team calls it.
   template <class Team>
   KOKKOS_FUNCTION void write_row(const Team& team, const ChunkTable& table,
                                  std::int32_t loop) const {
     const Row row = seek(team, loop, 0);
+    const std::int32_t start = row.first_position;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
-      table.write(batch.split, loop, i, row.first_position, prefix_lens()[i], cum()[i + 1]);
+      table.write(loop, i, start, batch.split.end(prefix_lens()[i], start), cum()[i + 1]);
     });
-    Kokkos::single(Kokkos::PerTeam(team),
-                   [&] { table.write_offsets(batch.split, loop, row.begin, row.end); });
+    Kokkos::single(Kokkos::PerTeam(team), [&] { table.write_offsets(loop, row.begin, row.end); });
+  }
+
+  /// Writes every `step`-th row of a packed split's chunk table from row `first` on. The whole team
+  /// calls it, with a batch of one loop: its cumulative lengths, cut at those of a loop, are the
+  /// loop's.
+  template <class Team>
+  KOKKOS_FUNCTION void write_packed_rows(const Team& team, const PackedSplit& split,
+                                         const ChunkTable& table, std::int32_t first,
+                                         std::int32_t step) const {
+    seek(team, 0, 0);
+    if (team.team_rank() == 0) write_padded_before(team, split);
+    team.team_barrier();
+    CHUNKED_PREFILL_ROLLED
+    for (std::int64_t loop = first; loop < table.chunked_loop_num; loop += step) {
+      const auto tokens_before = [&](std::int64_t cut, std::int32_t i) {
+        return PackedSplit::before(cut, prefix_lens()[i], padded_before()[i]);
+      };
+      const std::int64_t cut = split.cut(loop);
+      const std::int64_t next_cut = split.cut(loop + 1);
+      const auto count = [&](std::int64_t at) {
+        constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
+        return lane_sum(team, [&](const std::int32_t lane) {
+          std::int32_t sum = 0;
+          CHUNKED_PREFILL_ROLLED
+          for (std::int32_t i = lane; i < batch_size; i += lanes) sum += tokens_before(at, i);
+          return sum;
+        });
+      };
+      const std::int32_t begin = count(cut);
+      const std::int32_t end = count(next_cut);
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
+        table.write(static_cast<std::int32_t>(loop), i, tokens_before(cut, i),
+                    tokens_before(next_cut, i), Kokkos::clamp(cum()[i + 1], begin, end) - begin);
+      });
+      Kokkos::single(Kokkos::PerTeam(team),
+                     [&] { table.write_offsets(static_cast<std::int32_t>(loop), begin, end); });
+    }
   }
 
  private:
@@ -145,6 +183,10 @@ struct StagedRows {
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* shared() const { return scratch + 2 * batch.padded; }
   /// (batch_size) rows of the page table.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 4; }
+  /// (padded) padded tokens of a packed split before each sequence.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* padded_before() const {
+    return requests() + ceil_div(batch_size, 4) * 4;
+  }
   KOKKOS_FUNCTION static Quad& quad(std::int32_t* first) { return *reinterpret_cast<Quad*>(first); }
   KOKKOS_FUNCTION static const Quad& quad(const std::int32_t* first) {
     return *reinterpret_cast<const Quad*>(first);
@@ -225,6 +267,28 @@ struct StagedRows {
               sum += batch.split.tokens(lens.of[k], start);
             }
             quad(cum() + i) = sums;
+          }
+        });
+  }
+
+  template <class Team>
+  KOKKOS_FUNCTION void write_padded_before(const Team& team, const PackedSplit& split) const {
+    const std::int32_t stretch = batch.padded / lane_num<typename Team::execution_space>;
+    lane_scan(
+        team,
+        [&](const std::int32_t lane) {
+          std::int32_t sum = 0;
+          CHUNKED_PREFILL_ROLLED
+          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; ++i) {
+            sum += static_cast<std::int32_t>(split.padded(prefix_lens()[i]));
+          }
+          return sum;
+        },
+        [&](const std::int32_t lane, std::int32_t sum) {
+          CHUNKED_PREFILL_ROLLED
+          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; ++i) {
+            padded_before()[i] = sum;
+            sum += static_cast<std::int32_t>(split.padded(prefix_lens()[i]));
           }
         });
   }

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chunked_prefill/impl/instantiations.hpp>
+#include <chunked_prefill/plan.hpp>
+
+namespace chunked_prefill::impl {
+
+inline bool is_packed(const ChunkShape& shape) { return shape.policy == Policy::packed; }
+
+/// The equal split of `shape`; for the slots of a packed one, which are in the order of one loop
+/// that holds all prefixes, that loop.
+inline EqualSplit equal_split(const ChunkShape& shape) {
+  return {.batch_size = shape.batch_size,
+          .chunk_len = is_packed(shape) ? shape.max_prefix_len : shape.chunk_len,
+          .max_prefix_len = shape.max_prefix_len};
+}
+inline PackedSplit packed_split(const ChunkShape& shape) {
+  return {.chunk_len = shape.chunk_len,
+          .max_prefix_len = shape.max_prefix_len,
+          .grain = Divisor(shape.grain)};
+}
+
+/// Enqueues the chunk table of `shape` by itself on `space`.
+template <ExecutionSpace Space>
+void enqueue_table(const Space& space, const ChunkShape& shape, const IndexArray& prefix_lens,
+                   const ChunkTable& table) {
+  if (is_packed(shape)) {
+    launch(space,
+           PackedRows{.prefix_lens = prefix_lens, .split = packed_split(shape), .table = table});
+  } else {
+    launch(space,
+           ChunkRows{.prefix_lens = prefix_lens, .split = equal_split(shape), .table = table});
+  }
+}
+
+}  // namespace chunked_prefill::impl
