@@ -175,6 +175,25 @@ TEST_F(Tool, JsonHasEveryNumberOfTheLoops) {
   EXPECT_EQ(got.value("has_empty_seq_per_loop", Json()), Json({true, true}));
 }
 
+TEST_F(Tool, PacksWithAGrain) {
+  const Json batch = {{"prefix_lens", {0, 300, 0, 64}}, {"page_size", 64}, {"chunk_capacity", 128}};
+  for (const std::string& space : execution_spaces()) {
+    const Json got =
+        plan_json(batch, "--check --policy packed --grain 50 --execution-space " + space);
+    EXPECT_EQ(got.value("policy", ""), "packed");
+    EXPECT_EQ(got.value("grain", 0), 50);
+    EXPECT_EQ(got.value("chunk_len", 0), 100);
+    EXPECT_EQ(got.value("starts", Json()),
+              Json({{0, 0, 0, 0}, {0, 100, 0, 0}, {0, 200, 0, 0}, {0, 300, 0, 0}}));
+    EXPECT_EQ(got.value("ends", Json()),
+              Json({{0, 100, 0, 0}, {0, 200, 0, 0}, {0, 300, 0, 0}, {0, 300, 0, 64}}));
+    EXPECT_EQ(got.value("tokens_per_loop", Json()), Json({100, 100, 100, 64}));
+    EXPECT_EQ(plan_json(batch, "--check --policy packed").value("chunked_loop_num", 0), 3);
+  }
+  EXPECT_NE(plan("batch.json --policy packed --grain 50").out.find("policy packed, grain 50"),
+            std::string::npos);
+}
+
 TEST_F(Tool, IdentityTableNumbersPagesConsecutively) {
   const Json got =
       plan_json({{"prefix_lens", {3, 0, 5}}, {"page_size", 2}, {"chunk_capacity", 100}});
@@ -571,13 +590,11 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Options, ToolRefuses,
     ::testing::Values(
-        Refusal{"Packed", two(""), "--policy: packed is not available in this version, equal is",
-                "--policy packed"},
+        Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is outside [1, 32768]",
+                "--policy packed --grain 40000"},
         Refusal{"Policy", two(""), "--policy: \"fair\" is neither equal nor packed",
                 "--policy fair"},
-        Refusal{"Grain", two(""),
-                "--grain: 64 belongs to the packed policy, which is not available in this version",
-                "--grain 64"},
+        Refusal{"Grain", two(""), "--grain: 64 belongs to --policy packed", "--grain 64"},
         Refusal{"NoGrain", two(""), "--grain: \"0\" is not a positive integer", "--grain 0"},
         Refusal{"NegativeGrain", two(""), "--grain: \"-64\" is not a positive integer",
                 "--grain=-64"},
@@ -651,14 +668,14 @@ TEST_F(Tool, AClosedPipeIsAnErrorAndNotASilentDeath) {
 TEST_F(Tool, RefusesWhatMemoryCannotHold) {
   write("batch.json", Json{{"prefix_lens", std::vector<int>(1000, 2147483647)},
                            {"page_size", 2147483647},
-                           {"chunk_capacity", 1000}}
+                           {"chunk_capacity", 2000}}
                           .dump());
   const Outcome loops = plan("batch.json --json out.json --index-type int64");
   EXPECT_EQ(loops.status, 2);
   EXPECT_EQ(loops.out, "");
   EXPECT_TRUE(
       loops.err.starts_with("chunked_prefill: prefix_lens: 2147483647000 tokens of 1000 sequences "
-                            "in 2147483647 loops need "))
+                            "in 1073741824 loops need "))
       << loops.err;
   EXPECT_EQ(std::ranges::count(loops.err, '\n'), 1);
   EXPECT_EQ(files(), std::set<std::string>{"batch.json"});

@@ -51,7 +51,7 @@ CLI::App* add_plan(CLI::App& app, Typed& typed) {
   auto* plan = app.add_subcommand("plan", "Build the prefix metadata of one batch and show it");
   plan->add_option("BATCH.json", typed.plan.batch, "the batch; - for standard input")
       ->type_name("");
-  plan->add_option("--policy", typed.policy, "how prefixes are cut (default equal)")
+  plan->add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
       ->type_name("equal|packed");
   plan->add_option("--grain", typed.grain, "tokens that packed cuts are multiples of (default 1)")
       ->type_name("N");
@@ -75,25 +75,23 @@ void refuse_extras(const CLI::App& app, const char* kind) {
   throw InvalidArgument(extras[0], option ? "unknown option" : kind);
 }
 
-void judge_policy(const std::string& policy, const std::string& grain) {
-  if (policy == "packed") {
-    throw InvalidArgument("--policy", "packed is not available in this version, equal is");
-  }
-  if (policy != "equal") {
-    throw InvalidArgument("--policy", fmt::format("\"{}\" is neither equal nor packed", policy));
-  }
+Policy judge_policy(const std::string& policy) {
+  if (policy == "equal") return Policy::equal;
+  if (policy == "packed") return Policy::packed;
+  throw InvalidArgument("--policy", fmt::format("\"{}\" is neither equal nor packed", policy));
+}
+
+std::int64_t judge_grain(const std::string& grain, Policy policy) {
   std::int64_t tokens = 0;
   const auto* end = grain.data() + grain.size();
   const auto [rest, error] = std::from_chars(grain.data(), end, tokens);
   if (error != std::errc() || rest != end || tokens < 1) {
     throw InvalidArgument("--grain", fmt::format("\"{}\" is not a positive integer", grain));
   }
-  if (tokens != 1) {
-    throw InvalidArgument("--grain",
-                          fmt::format("{} belongs to the packed policy, which is not available in "
-                                      "this version",
-                                      tokens));
+  if (policy == Policy::equal && tokens != 1) {
+    throw InvalidArgument("--grain", fmt::format("{} belongs to --policy packed", tokens));
   }
+  return tokens;
 }
 
 IndexType judge_index_type(const std::string& type) {
@@ -171,7 +169,8 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
     throw InvalidArgument("subcommand", "missing, plan is the one there is; see --help");
   }
   refuse_extras(*plan, "unexpected argument, one batch is planned at a time");
-  judge_policy(typed.policy, typed.grain);
+  typed.plan.policy = judge_policy(typed.policy);
+  typed.plan.grain = judge_grain(typed.grain, typed.plan.policy);
   typed.plan.index_type = judge_index_type(typed.index_type);
   typed.plan.execution_space = plan->get_option("--execution-space")->count() > 0
                                    ? judge_execution_space(typed.plan.execution_space)

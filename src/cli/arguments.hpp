@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chunked_prefill/plan.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
@@ -12,6 +14,8 @@ namespace chunked_prefill::cli {
 /// What `chunked_prefill plan` was asked to do.
 struct PlanArguments {
   std::string batch;  ///< path of the batch, `-` for standard input
+  Policy policy = Policy::equal;
+  std::int64_t grain = 1;
   IndexType index_type = IndexType::int32;
   std::string execution_space;  ///< one of `execution_spaces()`
   bool check = false;

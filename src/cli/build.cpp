@@ -100,14 +100,16 @@ std::vector<Backend> backends() {
 
 /// The plan, the tables and the slots, on the device and copied back. Counted before planning,
 /// which itself takes memory for each loop.
-void check_memory(const Batch& batch, IndexType index_type) {
+void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type) {
   const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
-  if (batch_size == 0 || batch.chunk_capacity < batch_size) return;
-  const std::int64_t chunk_len = batch.chunk_capacity / batch_size;
-  const std::int64_t longest = std::ranges::max(batch.prefix_lens);
-  const std::int64_t loops = (longest + chunk_len - 1) / chunk_len;
+  if (batch_size == 0) return;
   const std::int64_t tokens =
       std::accumulate(batch.prefix_lens.begin(), batch.prefix_lens.end(), std::int64_t{0});
+  const std::int64_t loops = bounding_shape({.batch_size = batch_size,
+                                             .max_prefix_len = std::ranges::max(batch.prefix_lens),
+                                             .total_tokens = tokens},
+                                            options)
+                                 .chunked_loop_num;
   const double table_bytes =
       static_cast<double>(loops) * static_cast<double>(4 * batch_size + 1) * 4;
   const double loop_bytes = static_cast<double>(loops) * 48;
@@ -134,16 +136,24 @@ std::string kokkos_version() {
          '.' + std::to_string(KOKKOS_VERSION % 100);
 }
 
-Build build(const Batch& batch, IndexType index_type, const std::string& execution_space) {
-  check_memory(batch, index_type);
+std::string policy_words(const ChunkPlan& plan) {
+  std::string words = name(plan.policy());
+  if (plan.policy() == Policy::packed) words += ", grain " + std::to_string(plan.grain());
+  return words;
+}
+
+Build build(const Batch& batch, const PlanArguments& arguments) {
+  const PlanOptions options{
+      .chunk_capacity = batch.chunk_capacity, .policy = arguments.policy, .grain = arguments.grain};
+  check_memory(batch, options, arguments.index_type);
   Build result;
-  result.plan = plan_chunks(batch.prefix_lens, {.chunk_capacity = batch.chunk_capacity});
-  result.execution_space = execution_space;
-  result.index_type = index_type;
+  result.plan = plan_chunks(batch.prefix_lens, options);
+  result.execution_space = arguments.execution_space;
+  result.index_type = arguments.index_type;
 
   const Kokkos::ScopeGuard kokkos(Kokkos::InitializationSettings().set_disable_warnings(true));
   for (const auto& backend : backends()) {
-    if (backend.name == execution_space) backend.build(batch, result);
+    if (backend.name == arguments.execution_space) backend.build(batch, result);
   }
   return result;
 }

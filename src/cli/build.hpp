@@ -7,13 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "arguments.hpp"
 #include "batch.hpp"
 #include "index_type.hpp"
 
 namespace chunked_prefill::cli {
 
-/// How the prefixes were cut; the one policy of this version.
-inline constexpr const char* policy = "equal";
+[[nodiscard]] constexpr const char* name(Policy policy) {
+  return policy == Policy::packed ? "packed" : "equal";
+}
+/// "equal", "packed, grain 64".
+[[nodiscard]] std::string policy_words(const ChunkPlan& plan);
 
 /// Execution spaces that Kokkos was built with, by name.
 [[nodiscard]] std::vector<std::string> execution_spaces();
@@ -51,11 +55,10 @@ struct Build {
   }
 };
 
-/// Builds the batch's metadata on the named execution space and copies it back. Initialises Kokkos
-/// for as long as it runs, so it can be called once.
-/// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the result
+/// Builds the batch's metadata as `arguments` say and copies it back. Initialises Kokkos for as
+/// long as it runs, so it can be called once. \throws InvalidArgument as the library does, before
+/// Kokkos is initialised; also when the result
 ///   needs more memory than there is.
-[[nodiscard]] Build build(const Batch& batch, IndexType index_type,
-                          const std::string& execution_space);
+[[nodiscard]] Build build(const Batch& batch, const PlanArguments& arguments);
 
 }  // namespace chunked_prefill::cli

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace chunked_prefill::cli {
 namespace {
@@ -31,13 +32,69 @@ struct LoopSums {
   }
 };
 
-/// One loop of an equal split: positions [start, start + chunk_len) of every sequence.
-LoopSums check_loop(const Batch& batch, const Build& build, std::size_t loop, std::int64_t start,
-                    std::int64_t chunk_len) {
+/// Positions [start, end) of a sequence in a loop.
+struct Range {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+/// The loops of a batch one after another, from the definition of the policy.
+class Loops {
+ public:
+  Loops(const Batch& batch, Policy policy, std::int64_t grain)
+      : m_lens(batch.prefix_lens),
+        m_policy(policy),
+        m_grain(grain),
+        m_capacity(batch.chunk_capacity),
+        m_ranges(batch.prefix_lens.size()) {}
+
+  /// Moves on to the next loop; false when there is none.
+  bool next() { return m_policy == Policy::packed ? next_packed() : next_equal(); }
+  [[nodiscard]] const std::vector<Range>& ranges() const { return m_ranges; }
+
+ private:
+  /// As many positions of every sequence, from where the last loop ended.
+  bool next_equal() {
+    if (m_lens.empty() || m_position >= std::ranges::max(m_lens)) return false;
+    const std::int64_t chunk_len = m_capacity / static_cast<std::int64_t>(m_lens.size());
+    for (std::size_t i = 0; i < m_lens.size(); ++i) {
+      m_ranges[i] = {m_position, std::min<std::int64_t>(m_lens[i], m_position + chunk_len)};
+    }
+    m_position += chunk_len;
+    return true;
+  }
+  /// Grain after grain of sequence after sequence, while the loop has room for a whole one.
+  bool next_packed() {
+    for (auto& range : m_ranges) range.start = range.end;
+    bool any = false;
+    for (std::int64_t room = m_capacity; room >= m_grain && m_sequence < m_lens.size();) {
+      auto& range = m_ranges[m_sequence];
+      const std::int64_t length = m_lens[m_sequence];
+      if (range.end == length) {
+        ++m_sequence;
+        continue;
+      }
+      range.end = std::min(length, range.end + m_grain);
+      room -= m_grain;
+      any = true;
+    }
+    return any;
+  }
+
+  const std::vector<std::int32_t>& m_lens;
+  Policy m_policy;
+  std::int64_t m_grain, m_capacity;
+  std::int64_t m_position = 0;  ///< equal: where the next loop begins
+  std::size_t m_sequence = 0;   ///< packed: which the next loop takes from
+  std::vector<Range> m_ranges;
+};
+
+LoopSums check_loop(const Batch& batch, const Build& build, std::size_t loop,
+                    const std::vector<Range>& ranges) {
   LoopSums sums;
   const auto slots = build.slots(loop);
   for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
-    const std::int64_t end = std::min<std::int64_t>(batch.prefix_lens[i], start + chunk_len);
+    const auto [start, end] = ranges[i];
     const std::int64_t len = std::max<std::int64_t>(0, end - start);
     const auto at = [&](const char* array, std::int64_t got, std::int64_t expected) {
       if (got != expected)
@@ -68,16 +125,16 @@ LoopSums check_loop(const Batch& batch, const Build& build, std::size_t loop, st
 
 void check(const Batch& batch, const Build& build) {
   const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
-  const std::int64_t longest = batch_size == 0 ? 0 : std::ranges::max(batch.prefix_lens);
-  const std::int64_t chunk_len = batch_size == 0 ? 0 : batch.chunk_capacity / batch_size;
-
+  Loops loops(batch, build.plan.policy(), build.plan.grain());
   std::size_t loop = 0;
   std::int64_t tokens = 0;
-  for (std::int64_t start = 0; start < longest; start += chunk_len, ++loop) {
-    if (loop == build.loops()) break;
+  for (; loops.next(); ++loop) {
+    if (loop == build.loops())
+      expect("chunked_loop_num", "whole batch", build.plan.chunked_loop_num(),
+             build.plan.chunked_loop_num() + std::int64_t{1});
     const std::string where = fmt::format("loop {}", loop);
     expect("chunk_kv_offsets", where, build.chunk_kv_offsets[loop], tokens);
-    const LoopSums sums = check_loop(batch, build, loop, start, chunk_len);
+    const LoopSums sums = check_loop(batch, build, loop, loops.ranges());
     tokens += sums.tokens;
     expect("chunk_kv_offsets", fmt::format("loop {}", loop + 1), build.chunk_kv_offsets[loop + 1],
            tokens);
@@ -93,8 +150,8 @@ void check(const Batch& batch, const Build& build) {
            build.plan.has_empty_seq(static_cast<std::int32_t>(loop)) ? 1 : 0,
            sums.non_empty_seqs < batch_size ? 1 : 0);
   }
-  expect("chunked_loop_num", "whole batch", static_cast<std::int64_t>(build.loops()),
-         chunk_len == 0 ? 0 : (longest + chunk_len - 1) / chunk_len);
+  expect("chunked_loop_num", "whole batch", build.plan.chunked_loop_num(),
+         static_cast<std::int64_t>(loop));
 }
 
 }  // namespace chunked_prefill::cli

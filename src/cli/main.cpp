@@ -45,7 +45,7 @@ void say_checked(const Build& build, bool standard_output_is_taken) {
 
 void plan(const PlanArguments& arguments) {
   const Batch batch = read_batch(arguments.batch, arguments.index_type);
-  const Build result = build(batch, arguments.index_type, arguments.execution_space);
+  const Build result = build(batch, arguments);
   if (arguments.check) check(batch, result);
 
   std::optional<Output> json, svg;

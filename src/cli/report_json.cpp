@@ -93,7 +93,8 @@ void report_json(const Batch& batch, const Build& build, Output& output) {
   }
 
   ObjectWriter object(output);
-  object.member("policy", policy);
+  object.member("policy", name(plan.policy()));
+  object.member("grain", plan.grain());
   object.member("execution_space", build.execution_space);
   object.member("index_type", name(build.index_type));
   object.member("batch_size", plan.batch_size());

@@ -116,13 +116,15 @@ class Picture {
     text("muted", 20, 53,
          fmt::format("{}, {}; policy {}, chunk_capacity {}: {}",
                      counted(m_plan.batch_size(), "sequence"),
-                     counted(m_plan.total_tokens(), "cached token"), policy,
+                     counted(m_plan.total_tokens(), "cached token"), policy_words(m_plan),
                      grouped(m_plan.chunk_capacity()), counted(m_plan.chunked_loop_num(), "loop")));
-    const std::string chunk_len = grouped(m_plan.chunk_len());
+    const std::string of = m_plan.policy() == Policy::packed ? "tokens" : "positions";
+    const std::string whose =
+        m_plan.policy() == Policy::packed ? "all prefixes end to end" : "every sequence";
     text("muted", 20, 71,
-         fmt::format("Loop c covers the positions [c × {0}, (c + 1) × {0}) of every sequence; a "
-                     "cell filled to its foot is {1}",
-                     chunk_len, counted(m_full_cell, "token")));
+         fmt::format("Loop c covers the {0} [c × {1}, (c + 1) × {1}) of {2}; a cell filled to its "
+                     "foot is {3}",
+                     of, grouped(m_plan.chunk_len()), whose, counted(m_full_cell, "token")));
     text("muted end", left - 10, top - 12, m_loops.size > 1 ? "loops" : "loop");
     text("muted", right() + 14, top - 12,
          m_loops.size > 1 ? "tokens, mean of a loop" : "tokens, of chunk_capacity");

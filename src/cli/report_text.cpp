@@ -66,10 +66,11 @@ std::string heading(const Batch& batch, const Build& build, std::size_t width) {
                           counted(plan.batch_size(), "sequence"),
                           counted(plan.total_tokens(), "cached token"), grouped(batch.page_size)),
               width);
-  text += wrapped(fmt::format("policy {}, chunk_capacity {}, chunk_len {}: {}, built on {}", policy,
-                              grouped(plan.chunk_capacity()), grouped(plan.chunk_len()),
-                              counted(plan.chunked_loop_num(), "loop"), build.execution_space),
-                  width);
+  text += wrapped(
+      fmt::format("policy {}, chunk_capacity {}, chunk_len {}: {}, built on {}", policy_words(plan),
+                  grouped(plan.chunk_capacity()), grouped(plan.chunk_len()),
+                  counted(plan.chunked_loop_num(), "loop"), build.execution_space),
+      width);
   if (batch.identity_table) {
     text += wrapped(
         "no page table was given, so an identity table was made: sequence i on row i, pages "
