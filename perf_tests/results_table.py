@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes the README's table of results out of what chunked_prefill_perf measured.
 
-usage: results_table.py RESULTS.json [REFERENCE.json]
+usage: results_table.py [--policy NAME] RESULTS.json [REFERENCE.json]
 
 RESULTS.json    chunked_prefill_perf --benchmark_out=RESULTS.json --benchmark_out_format=json;
                 with --benchmark_repetitions the medians are taken
@@ -45,7 +45,7 @@ def text(number):
     return f"{number:,.{2 if number < 10 else 1 if number < 100 else 0}f}"
 
 
-def table(results, reference):
+def table(results, reference, only):
     rows = by_name(results["benchmarks"])
     empty = micros(rows.get("empty_kernel"))
     in_graph = any(name.startswith("graph/") for name in rows)
@@ -57,6 +57,7 @@ def table(results, reference):
     yield ["---"] + ["---:"] * (len(columns) - 1)
 
     builds = [name.split("/") for name in rows if name.startswith("build/")]
+    builds = [build for build in builds if only in (None, build[2])]
     several = len({policy for _, _, policy in builds}) > 1
     for _, case, policy in builds:
         build = rows[f"build/{case}/{policy}"]
@@ -75,6 +76,7 @@ def table(results, reference):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", help="rows of this one alone")
     parser.add_argument("results", metavar="RESULTS.json")
     parser.add_argument("reference", metavar="REFERENCE.json", nargs="?")
     arguments = parser.parse_args()
@@ -86,7 +88,7 @@ def main():
     threads = "" if context["backend"] == "Cuda" else f", {context['threads']} threads"
     print(f"{context['device']}, {context['backend']}{threads}, Kokkos {context['kokkos_version']}, "
           f"chunked_prefill {context['version']}, revision {context['revision']}\n")
-    for row in table(results, reference):
+    for row in table(results, reference, arguments.policy):
         print("| " + " | ".join(row) + " |")
 
 

@@ -77,6 +77,7 @@ class Planner {
   static void check_options(std::size_t batch_size, const PlanOptions& options) {
     const std::int64_t capacity = options.chunk_capacity;
     impl::check_range("chunk_capacity", capacity, 1, max_supported_chunk_capacity);
+    impl::check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
     if (options.policy == Policy::packed) {
       impl::check_range("grain", options.grain, 1, capacity);
       return;

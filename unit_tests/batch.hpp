@@ -282,7 +282,8 @@ template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
   return batch;
 }
 
-/// The same batch packed, with a grain of 1, the page size or any other.
+/// The same sequences packed, with this or another capacity and a grain of 1, the page size or any
+/// other.
 [[nodiscard]] inline Batch random_packed_batch(std::uint32_t seed) {
   Batch batch = random_batch(seed);
   std::mt19937 random(seed + 1);

@@ -88,17 +88,17 @@ TEST(Packed, PropertiesOfDrawnPlans) {
     const auto batch = test::random_packed_batch(seed);
     const auto& lens = batch.prefix_lens;
     const auto plan = cp::plan_chunks(lens, batch.options());
-    const auto ends = cp::host_chunks(plan, lens);
+    const auto chunks = cp::host_chunks(plan, lens);
     std::vector<std::int32_t> covered(lens.size(), 0);
     for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
       ASSERT_LE(plan.tokens(loop), batch.chunk_capacity);
       const auto [begin, end] = plan.seq_range(loop);
       for (std::int32_t i = 0; i < plan.batch_size(); ++i) {
         const auto at = static_cast<std::size_t>(i);
-        ASSERT_EQ(ends.starts(loop, i), covered[at]);
-        covered[at] = ends.ends(loop, i);
+        ASSERT_EQ(chunks.starts(loop, i), covered[at]);
+        covered[at] = chunks.ends(loop, i);
         ASSERT_TRUE(covered[at] == lens[at] || covered[at] % batch.grain == 0);
-        const bool live = ends.len_in_chunk(loop, i) > 0;
+        const bool live = chunks.len_in_chunk(loop, i) > 0;
         ASSERT_EQ(live, i >= begin && i < end && lens[at] > 0);
       }
     }
@@ -161,7 +161,7 @@ TYPED_TEST(PackedBuild, DrawnBatches) {
   }
 }
 
-// Batches that take two kernels, one and several sequences a lane, cuts at the ends of stretches.
+// Batches that take two kernels, with one and several sequences a lane.
 TYPED_TEST(PackedBuild, LongBatches) {
   for (const std::size_t sequences : {513, 1024, 1500, 5000}) {
     for (const std::int64_t grain : {1, 16, 50}) {

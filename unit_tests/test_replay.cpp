@@ -258,6 +258,33 @@ void refused() {
   }
 }
 
+// Of 100 tokens with grain 10: {100, 0} takes 10 loops of 10, {51, 49} is padded to 60 + 50.
+template <class MemorySpace>
+void loops_beyond_the_shape() {
+  const auto plan = [](const std::vector<std::int32_t>& lens, std::int64_t grain) {
+    return cp::plan_chunks(lens,
+                           {.chunk_capacity = 10, .policy = cp::Policy::packed, .grain = grain});
+  };
+  const auto shape = plan({100, 0}, 10).shape();
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  metadata.resize(shape);
+  const auto refusal = [&](const cp::ChunkPlan& live) {
+    try {
+      metadata.resize_within(live, shape);
+    } catch (const cp::InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal(plan({51, 49}, 10)), "plan.chunked_loop_num: 11 is outside [0, 10]");
+  EXPECT_EQ(refusal(plan({50, 50}, 5)), "plan.grain: 5 is outside [10, 10]");
+  EXPECT_EQ(refusal(plan({50, 50}, 10)), "none");
+}
+
+TYPED_TEST(Replay, RefusesMoreLoopsThanTheShapeHas) {
+  loops_beyond_the_shape<typename TypeParam::memory_space>();
+}
+
 // The buffers of a captured build stay where they are: they are never made larger for a replay.
 template <class MemorySpace>
 void buffers_too_small() {

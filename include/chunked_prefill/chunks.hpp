@@ -4,7 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/checks.hpp>
-#include <chunked_prefill/impl/enqueue_table.hpp>
+#include <chunked_prefill/impl/chunk_table.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
 #include <cstdint>
 #include <string>
@@ -22,12 +22,12 @@ namespace chunked_prefill {
 ///     cum_seq_lens  {{0, 0, 256, 256, 320}, {0, 0, 44, 44, 44}}
 template <class MemorySpace>
 struct Chunks {
-  /// (chunked_loop_num, batch_size) first position of the chunk: `loop * chunk_len`, or where the
-  /// loops before end when packed.
+  /// (chunked_loop_num, batch_size) first position of the chunk. Equal: `loop * chunk_len`. Packed:
+  /// where the loops before end.
   Array2D<std::int32_t, MemorySpace> starts;
-  /// (chunked_loop_num, batch_size) one past its last position: `min(prefix_len, start +
-  /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop; when
-  /// packed it never is.
+  /// (chunked_loop_num, batch_size) one past its last position. Equal: `min(prefix_len, start +
+  /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop. Packed:
+  /// the `starts` of the next loop.
   Array2D<std::int32_t, MemorySpace> ends;
   /// (chunked_loop_num, batch_size) tokens of the chunk: `max(0, ends - starts)`.
   Array2D<std::int32_t, MemorySpace> len_in_chunk;

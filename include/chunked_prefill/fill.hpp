@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chunked_prefill/chunks.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/checks.hpp>
 #include <chunked_prefill/impl/enqueue_table.hpp>
@@ -24,19 +25,11 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
   static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
                 "the execution space cannot reach the memory of prefix or metadata");
   if (shape.chunked_loop_num == 0) return;
-  const auto chunks = metadata.chunks();
   const IndexArray prefix_lens(prefix.prefix_lens.data());
   const IndexArray req_pool_indices(prefix.req_pool_indices.data());
-  const ChunkTable table{
-      .batch_size = shape.batch_size,
-      .chunked_loop_num = shape.chunked_loop_num,
-      .starts = chunks.starts.data(),
-      .ends = chunks.ends.data(),
-      .len_in_chunk = chunks.len_in_chunk.data(),
-      .cum_seq_lens = chunks.cum_seq_lens.data(),
-      .offsets = metadata.offsets().data(),
-      .total_tokens = shape.total_tokens,
-  };
+  ChunkTable table = chunk_table(metadata.chunks());
+  table.offsets = metadata.offsets().data();
+  table.total_tokens = shape.total_tokens;
   const SlotTiles<Slot> tiles{
       .req_to_page = prefix.req_to_page.data(),
       .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
@@ -69,9 +62,9 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 /// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
 ///
 /// Asynchronous with respect to `space`: enqueues one kernel, or two for a batch of more than 512
-/// sequences or of which the size times the longest prefix is 2^31 or more, whatever the number of
-/// loops (none without loops), and returns. Fences nothing and copies nothing; allocates only when
-/// `metadata` must grow.
+/// sequences or of which the size times the longest prefix, in whole grains, is 2^31 or more,
+/// whatever the number of loops (none without loops), and returns. Fences nothing and copies
+/// nothing; allocates only when `metadata` must grow.
 ///
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
 ///

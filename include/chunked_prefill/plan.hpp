@@ -10,7 +10,7 @@ namespace chunked_prefill {
 /// How the prefixes of a batch are shared out among loops.
 enum class Policy : std::uint8_t {
   equal,   ///< every sequence gives every loop the same number of tokens, as long as it has some
-  packed,  ///< sequence after sequence fills loop after loop: the fewest loops
+  packed,  ///< sequence after sequence fills loop after loop: the fewest loops, at grain 1
 };
 
 /// What decides the cuts, beside the prefix lengths.
@@ -64,8 +64,7 @@ class ChunkPlan {
   /// Tokens between the places where a sequence may be cut; 1 for an equal split.
   [[nodiscard]] std::int32_t grain() const { return m_grain; }
   /// Tokens one sequence gives to one loop at most: for an equal split `chunk_capacity /
-  /// batch_size`, 0 for an empty batch; for a packed one the multiple of the grain in
-  /// `chunk_capacity`.
+  /// batch_size`, 0 for an empty batch; for a packed one `chunk_capacity` cut to whole grains.
   [[nodiscard]] std::int32_t chunk_len() const { return m_chunk_len; }
   /// Number of loops; 0 when no sequence has a cached prefix.
   [[nodiscard]] std::int32_t chunked_loop_num() const {
@@ -150,18 +149,19 @@ class ChunkPlan {
 /// Equal: loop `c` covers the positions `[c * chunk_len, (c + 1) * chunk_len)` of every sequence,
 /// `chunk_len = chunk_capacity / batch_size`, as many loops as the longest prefix needs.
 ///
-/// Packed: with lengths rounded up to the grain and laid end to end, loop `c` covers `[c *
-/// chunk_len, (c + 1) * chunk_len)`, `chunk_len` being the multiple of the grain in
-/// `chunk_capacity`: as few loops as that capacity allows, the sequences of a loop side by side,
-/// and at most one of them going on in the next.
+/// Packed: with each length rounded up to whole grains and laid end to end, loop `c` covers `[c *
+/// chunk_len, (c + 1) * chunk_len)`, `chunk_len` being `chunk_capacity` cut to whole grains. The
+/// sequences of a loop are side by side, and at most one of them goes on in the next. At grain 1
+/// there are `ceil(total_tokens / chunk_capacity)` loops, and no split has fewer.
 ///
 /// Pure host arithmetic, O(batch_size + chunked_loop_num); needs no initialised Kokkos.
 ///
 /// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
 /// \throws InvalidArgument naming `chunk_capacity` when it is outside [1, INT32_MAX], less than the
 ///   batch size (equal) or so small that INT32_MAX loops are needed; naming `grain` when it is
-///   outside [1, chunk_capacity], or is not 1 for an equal split; naming `prefix_lens[i]` when an
-///   element is outside [0, INT32_MAX].
+///   outside [1, chunk_capacity], or is not 1 for an equal split; naming `batch_size` when there
+///   are more than INT32_MAX lengths; naming `prefix_lens[i]` when an element is outside [0,
+///   INT32_MAX].
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
                                     const PlanOptions& options = {});
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens,
@@ -182,10 +182,11 @@ struct BatchBounds {
 };
 
 /// The shape that holds every batch within `bounds`, for a build that is captured in a graph and
-/// replayed with other lengths and pages in the same buffers: see `fill`.
+/// replayed with other lengths and pages in the same buffers: see `fill`. (The shape of a plan
+/// holds its own batch: packed with a grain, other lengths of the same total can need more loops.)
 ///
 /// \throws InvalidArgument naming the bound that is negative, beyond INT32_MAX or more tokens than
-///   `batch_size` prefixes can have; naming `chunk_capacity` as `plan_chunks` does.
+///   `batch_size` prefixes can have; naming `chunk_capacity` and `grain` as `plan_chunks` does.
 [[nodiscard]] ChunkShape bounding_shape(const BatchBounds& bounds, const PlanOptions& options = {});
 
 }  // namespace chunked_prefill

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/impl/chunk_table.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/equal_split.hpp>
+#include <chunked_prefill/impl/index_array.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
+#include <chunked_prefill/impl/packed_split.hpp>
 #include <chunked_prefill/plan.hpp>
 
 namespace chunked_prefill::impl {

@@ -7,9 +7,10 @@
 
 // What the lanes of a thread do together, in kernels so short that each instruction counts.
 //
-// On CUDA the lanes are those of a warp, which sums in one instruction and scans in fifteen. The
-// portable forms beside it, which every other backend takes, cannot know the number of lanes when
-// they are compiled: Kokkos takes 50 and 170.
+// On CUDA (sm_80 and newer) the lanes are those of a warp, which sums in one instruction and scans
+// in fifteen. The portable forms beside them, which everything else takes, cannot know the number
+// of lanes when they are compiled: Kokkos takes 50 and 170, and builds of a few microseconds took
+// 10 % longer with its scan.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
 #define CHUNKED_PREFILL_WARP
 #endif
@@ -72,6 +73,7 @@ KOKKOS_FUNCTION void lane_scan(const Team& team, const Value& value, const Use& 
   }
 #endif
   constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
+  if constexpr (lanes == 1) return use(0, 0);
   Kokkos::parallel_scan(Kokkos::ThreadVectorRange(team, lanes),
                         [&](const std::int32_t lane, std::int32_t& sum, const bool final) {
                           if (final) use(lane, sum);

@@ -40,11 +40,12 @@ KOKKOS_FUNCTION std::int32_t last_at_most(const Team& team, const T* sorted, std
     std::int32_t first = 0;
     while (true) {
       const std::int32_t stride = ceil_div(size, most_counted);
+      const std::int32_t samples = ceil_div(size, stride);
       const std::int32_t count = lane_sum(team, [&](const std::int32_t lane) {
         std::int32_t at_most = 0;
         CHUNKED_PREFILL_ROLLED
-        for (std::int32_t i = lane * stride; i < size; i += lanes * stride) {
-          if (sorted[first + i] <= value) ++at_most;
+        for (std::int32_t k = lane; k < samples; k += lanes) {
+          if (sorted[first + k * stride] <= value) ++at_most;
         }
         return at_most;
       });

@@ -32,8 +32,7 @@ struct SlotTiles {
   Tiling tiling = {};         ///< `launch` chooses what is not given
 
   static constexpr std::int32_t pack = Pack<Slot>::size;
-  /// Stores that a lane has in flight inside a sequence: all page ids are loaded before the first
-  /// is stored.
+  /// Steps inside a sequence that a thread takes at once.
   static constexpr std::int32_t unroll = 4;
 
   /// How far into a 16-byte unit the output begins; tiles are cut on those units.
@@ -206,8 +205,8 @@ struct SlotTiles {
     for_lanes(team, [&](const std::int32_t lane) {
       const auto packs = reinterpret_cast<Pack<Slot>*>(out) + lane;
       const std::int32_t mine = position + lane * pack;
-      Place first[unroll];
       if (position % pack == 0 && size % pack == 0) {  // no pack reaches over a page's end
+        Place first[unroll];
         for (std::int32_t u = 0; u < unroll; ++u) {
           if (u < steps) first[u] = place(page_ids, mine + u * step<Team>);
         }

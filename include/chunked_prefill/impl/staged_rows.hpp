@@ -73,8 +73,9 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION static StagedRows stage(const Team& team, const Batch& batch) {
     const Scratch<typename Team::execution_space> scratch(team.team_scratch(0), batch.quads);
-    const StagedRows rows{
-        .batch = batch, .batch_size = batch.split.batch_size, .scratch = scratch.data()->of};
+    const StagedRows rows{.batch = batch,
+                          .batch_size = batch.split.batch_size,
+                          .scratch = reinterpret_cast<std::int32_t*>(scratch.data())};
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch.padded), [&](const std::int32_t i) {
       std::int32_t prefix_len = 0;
       if (i < rows.batch_size) {
@@ -178,8 +179,8 @@ struct StagedRows {
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* prefix_lens() const { return scratch; }
   /// (padded) of the loop that the team is at; behind the batch the length of the loop.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* cum() const { return scratch + batch.padded; }
-  /// (4) length of that loop, which ends `cum` of a batch that is not padded, loop, begin, and
-  /// first position.
+  /// (4) of that loop: its length, index, begin and first position. The length lies right behind
+  /// `cum`, and so is cum[batch_size] of a batch that is not padded.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* shared() const { return scratch + 2 * batch.padded; }
   /// (batch_size) rows of the page table.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 4; }

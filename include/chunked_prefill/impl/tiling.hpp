@@ -21,7 +21,7 @@ struct Tiling {
   ///
   /// A tile a thread on the host. On a device the smallest tiles that fill the machine once, half
   /// of the threads that it could hold if kernels took no registers (those of this library take
-  /// fewer than 64): more tiles than can run together would repeat the search for their beginnings,
+  /// at most 64): more tiles than can run together would repeat the search for their beginnings,
   /// fewer would leave threads idle. But none so small that a lane has less than two packs to
   /// search for, and none larger than `most_thread_bytes` a thread: the searches of later teams
   /// hide behind the stores of earlier ones, which move through memory in a narrow front.
