@@ -620,9 +620,9 @@ TEST_F(Tool, RefusesAnUnknownExecutionSpaceAndListsThose) {
 
 TEST_F(Tool, RefusesIncompleteCommands) {
   write("batch.json", two(""));
-  expect_refused(shell("\"$TOOL\""), "subcommand: missing, plan is the one there is; see --help");
+  expect_refused(shell("\"$TOOL\""), "subcommand: missing, there are plan and replay; see --help");
   expect_refused(shell("\"$TOOL\" draw batch.json"),
-                 "draw: unknown subcommand, plan is the one there is");
+                 "draw: unknown subcommand, there are plan and replay");
   expect_refused(plan(""), "BATCH.json: missing, give a file or - for standard input");
   expect_refused(plan("batch.json --json - --svg -"), "--svg: - is where --json goes");
 }
@@ -668,14 +668,14 @@ TEST_F(Tool, AClosedPipeIsAnErrorAndNotASilentDeath) {
 TEST_F(Tool, RefusesWhatMemoryCannotHold) {
   write("batch.json", Json{{"prefix_lens", std::vector<int>(1000, 2147483647)},
                            {"page_size", 2147483647},
-                           {"chunk_capacity", 2000}}
+                           {"chunk_capacity", 1000}}
                           .dump());
   const Outcome loops = plan("batch.json --json out.json --index-type int64");
   EXPECT_EQ(loops.status, 2);
   EXPECT_EQ(loops.out, "");
   EXPECT_TRUE(
       loops.err.starts_with("chunked_prefill: prefix_lens: 2147483647000 tokens of 1000 sequences "
-                            "in 1073741824 loops need "))
+                            "in 2147483647 loops need "))
       << loops.err;
   EXPECT_EQ(std::ranges::count(loops.err, '\n'), 1);
   EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
@@ -688,6 +688,167 @@ TEST_F(Tool, RefusesWhatMemoryCannotHold) {
   EXPECT_TRUE(
       table.err.starts_with("chunked_prefill: req_to_page: 100000 rows of 2147483647 pages need "))
       << table.err;
+}
+
+// Replay
+
+class ToolReplay : public Tool {
+ protected:
+  [[nodiscard]] Outcome replay(const std::string& arguments) const {
+    return shell("\"$TOOL\" replay " + arguments);
+  }
+  [[nodiscard]] Json replay_json(const std::string& arguments) const {
+    const Outcome outcome = replay(arguments + " --verify --json -");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");  // no bar where standard error is no terminal
+    return Json::parse(outcome.out, nullptr, false);
+  }
+  void expect_refused(const std::string& arguments, const std::string& message) const {
+    const auto before = files();
+    const Outcome outcome = replay(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err, "chunked_prefill: " + message + "\n");
+    EXPECT_EQ(files(), before);
+  }
+};
+
+// Three requests of 1,100 tokens. The second has the first's two first blocks; the third all of its
+// blocks, but for the token that is computed.
+constexpr const char* three_requests =
+    "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 7, \"hash_ids\": [0, 1, 2]}\n"
+    "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 7, \"hash_ids\": [0, 1, 3]}\n"
+    "{\"timestamp\": 9, \"input_length\": 1100, \"output_length\": 7, \"hash_ids\": [0, 1, 2]}\n";
+
+// Steps {0, 1024} and {1099}; capacity 600: 4 + 2 loops of 300 and 600 tokens, 2 + 2 packed.
+TEST_F(ToolReplay, ThreeRequestsWorkedByHand) {
+  write("trace.jsonl", three_requests);
+  write("trace.csv",
+        "timestamp_ms,input_length,output_length,cached_prefix\n"
+        "0,1100,7,0\n0,1100,7,1024\r\n\n9,1100,7,1099\n");
+  for (const std::string& space : execution_spaces()) {
+    for (const std::string trace : {"trace.jsonl", "trace.csv"}) {
+      for (const std::string policy : {"equal", "packed"}) {
+        const Json got = replay_json(trace + " --batch-size 2 --chunk-capacity 600 --policy " +
+                                     policy + " --execution-space " + space);
+        EXPECT_EQ(got.value("steps", 0), 2);
+        EXPECT_EQ(got.value("verified_steps", 0), 2);
+        EXPECT_EQ(got.value("requests", 0), 3);
+        EXPECT_EQ(got.value("loops_equal", 0), 6);
+        EXPECT_EQ(got.value("loops_packed", 0), 4);
+        EXPECT_EQ(got.value("most_loops_equal", 0), 4);
+        EXPECT_EQ(got.value("tokens", 0), 2123);
+        EXPECT_EQ(got.value("longest_prefix", 0), 1099);
+        // Of 64 tokens: 24 of the first request and the 8 that the second does not share.
+        EXPECT_EQ(got.value("pages_used", 0), trace == "trace.jsonl" ? 32 : 18);
+        EXPECT_EQ(got.value("interrupted", true), false);
+        EXPECT_GT(got.value("seconds_median", 0.), 0.);
+        EXPECT_GE(got.value("seconds_p99", 0.), got.value("seconds_median", 1.));
+      }
+    }
+  }
+  const Json one = replay_json("trace.jsonl --batch-size 2 --steps 1");
+  EXPECT_EQ(one.value("steps", 0), 1);
+  const Outcome table = replay("trace.jsonl --batch-size 2 --chunk-capacity 600");
+  EXPECT_EQ(table.status, 0);
+  EXPECT_NE(table.out.find("loops                            6           4\n"), std::string::npos)
+      << table.out;
+}
+
+// Pages of a block. With three of them the second request evicts block 2, and the third block 3.
+TEST_F(ToolReplay, FullCacheEvictsTheLongestUnused) {
+  write("trace.jsonl", three_requests);
+  const auto got = [&](int pages) {
+    return replay_json("trace.jsonl --batch-size 1 --page-size 512 --cache-pages " +
+                       std::to_string(pages));
+  };
+  EXPECT_EQ(got(4).value("pages_evicted", -1), 0);
+  EXPECT_EQ(got(4).value("tokens", 0), 1024 + 1099);
+  EXPECT_EQ(got(3).value("pages_evicted", 0), 2);
+  EXPECT_EQ(got(3).value("tokens", 0), 1024 + 1024);
+  expect_refused("trace.jsonl --page-size 512 --cache-pages 2",
+                 "--cache-pages: 2 pages of 512 tokens do not hold the requests of a step");
+}
+
+// A page that reaches over the end of what is shared is each request's own: 1,024 tokens are 21
+// whole pages of 48.
+TEST_F(ToolReplay, PagesThatAreNoPartOfABlock) {
+  write("trace.jsonl", three_requests);
+  const Json got = replay_json("trace.jsonl --page-size 48");
+  EXPECT_EQ(got.value("tokens", 0), 21 * 48 + 1099);
+}
+
+TEST_F(ToolReplay, RefusesMalformedTracesByLine) {
+  const auto refused = [&](const std::string& text, const std::string& message) {
+    write("trace", text);
+    expect_refused("trace --json out.json", message);
+  };
+  const std::string good = three_requests;
+  refused(good + "{\"input_length\": 5\n", "trace:4: not a JSON object");
+  refused(good + "{\"input_length\": 5}\n", "trace:4: no key hash_ids");
+  refused(good + "{\"hash_ids\": [1]}\n", "trace:4: no key input_length");
+  refused("{\"input_length\": 0, \"hash_ids\": []}\n",
+          "trace:1: input_length: 0 is no number of tokens in [1, 2147483647]");
+  refused("{\"input_length\": 513, \"hash_ids\": [1]}\n",
+          "trace:1: hash_ids: not the 2 ids that 513 tokens have, one for each started block of "
+          "512");
+  refused("{\"input_length\": 5, \"hash_ids\": [\"a\"]}\n", "trace:1: hash_ids[0]: \"a\" is no id");
+  refused("input_length,cached\n",
+          "trace:1: neither a JSON object nor a CSV header: no column cached_prefix");
+  refused("input_length,cached_prefix\n5,4\n5\n", "trace:3: 1 column where the header has 2");
+  refused("input_length,cached_prefix\n5,5\n",
+          "trace:2: cached_prefix: \"5\" is no number of tokens in [0, 4]");
+  refused("input_length,cached_prefix\n5,-1\n",
+          "trace:2: cached_prefix: \"-1\" is no number of tokens in [0, 4]");
+}
+
+TEST_F(ToolReplay, RefusesBadOptions) {
+  write("trace.jsonl", three_requests);
+  expect_refused("", "TRACE: missing");
+  expect_refused("none.jsonl", "none.jsonl: cannot be read: No such file or directory");
+  expect_refused(".", ".: is a folder");
+  expect_refused("trace.jsonl --batch-size 0", "--batch-size: \"0\" is not a positive integer");
+  expect_refused("trace.jsonl --steps many", "--steps: \"many\" is not a positive integer");
+  expect_refused("trace.jsonl --page-size 3000000000",
+                 "--page-size: 3000000000 is above 2147483647");
+  expect_refused("trace.jsonl --page-size 4096",
+                 "--cache-pages: 1048576 pages of 4,096 tokens reach slot 4294967295, int32 slots "
+                 "end at 2147483647; use --index-type int64");
+  expect_refused("trace.jsonl --json trace.jsonl", "--json: trace.jsonl is the trace itself");
+  expect_refused("trace.jsonl other",
+                 "other: unexpected argument, one trace is replayed at a time");
+  expect_refused("trace.jsonl --batch-size 3 --chunk-capacity 2",
+                 "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
+}
+
+TEST_F(ToolReplay, InterruptLeavesAPartialReport) {
+  std::string trace = "input_length,cached_prefix\n";
+  for (int k = 0; k < 2000000; ++k) trace += "9,8\n";
+  write("trace.csv", trace);
+  const Outcome outcome = shell(
+      "\"$TOOL\" replay trace.csv --batch-size 1 --json out.json & sleep 1; kill -INT $!; wait $!");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const Json got = Json::parse(read("out.json"), nullptr, false);
+  ASSERT_TRUE(got.is_object());
+  EXPECT_EQ(got.value("interrupted", false), true);
+  EXPECT_GT(got.value("steps", 0), 0);
+  EXPECT_LT(got.value("steps", 0), 2000000);
+  EXPECT_EQ(got.value("steps", 0), got.value("loops_equal", 0));
+}
+
+// The published CSV says which prefixes a cache that never evicts has.
+TEST_F(ToolReplay, PublicTraces) {
+  const char* const folder = std::getenv("CHUNKED_PREFILL_TRACES");
+  if (folder == nullptr) GTEST_SKIP() << "CHUNKED_PREFILL_TRACES names no folder of public traces";
+  const std::string trace = std::string(folder) + "/mooncake_conversation_4000";
+  for (const std::string end : {".jsonl", ".prefix.csv"}) {
+    const Json got = replay_json("'" + trace + end + "' --batch-size 64 --policy packed");
+    EXPECT_EQ(got.value("tokens", 0), 17647197);
+    EXPECT_EQ(got.value("steps", 0), 63);
+    EXPECT_EQ(got.value("verified_steps", 0), 63);
+    EXPECT_EQ(got.value("loops_equal", 0), 6881);
+    EXPECT_EQ(got.value("loops_packed", 0), 567);
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "build.hpp"
 #include "output.hpp"
+#include "text.hpp"
 
 namespace chunked_prefill::cli {
 namespace {
@@ -33,12 +34,29 @@ Without --json and --svg, prints the loops and draws which part of which sequenc
 each covers. Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
 
-/// The option's value as typed, before it is judged.
+constexpr const char* replay_footer = R"(
+TRACE holds one request a line, either Mooncake's JSON objects with input_length
+and hash_ids, one id for each started block of 512 tokens, or CSV with the columns
+input_length and cached_prefix. Requests are started in batches of consecutive
+ones. A request's prefix is what earlier ones left in a paged cache, in which
+requests with a common prefix are on the same pages; CSV says its length, and
+tells no sharing.
+
+Ends with a table: steps, loops under both policies, tokens, and the time of a
+build (plan, fill and wait). An interrupt ends the replay after the step at hand.
+Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
+)";
+
+/// What both subcommands take, as typed, before it is judged.
 struct Typed {
   PlanArguments plan;
+  ReplayArguments replay;
   std::string policy = "equal";
   std::string grain = "1";
   std::string index_type = "int32";
+  std::string execution_space;
+  std::string batch_size = "16", steps, chunk_capacity = "32768", page_size = "64",
+              cache_pages = "1048576";
 };
 
 std::string version_text() {
@@ -47,25 +65,52 @@ std::string version_text() {
                      kokkos_version(), fmt::join(spaces, ", "), default_execution_space());
 }
 
+/// Options of the library's, the same in both subcommands.
+void add_build_options(CLI::App& command, Typed& typed) {
+  command.add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
+      ->type_name("equal|packed");
+  command
+      .add_option("--grain", typed.grain, "tokens that packed cuts are multiples of (default 1)")
+      ->type_name("N");
+  command.add_option("--index-type", typed.index_type, "type of the slots (default int32)")
+      ->type_name("int32|int64");
+  command
+      .add_option("--execution-space", typed.execution_space,
+                  fmt::format("where the kernels run: {} (default {})",
+                              fmt::join(execution_spaces(), ", "), default_execution_space()))
+      ->type_name("NAME");
+}
+
 CLI::App* add_plan(CLI::App& app, Typed& typed) {
   auto* plan = app.add_subcommand("plan", "Build the prefix metadata of one batch and show it");
   plan->add_option("BATCH.json", typed.plan.batch, "the batch; - for standard input")
       ->type_name("");
-  plan->add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
-      ->type_name("equal|packed");
-  plan->add_option("--grain", typed.grain, "tokens that packed cuts are multiples of (default 1)")
-      ->type_name("N");
+  add_build_options(*plan, typed);
   plan->add_option("--json", typed.plan.json, "write every array as one JSON document")
       ->type_name("FILE|-");
   plan->add_option("--svg", typed.plan.svg, "draw the loops as a picture")->type_name("FILE|-");
-  plan->add_option("--index-type", typed.index_type, "type of the slots (default int32)")
-      ->type_name("int32|int64");
   plan->add_flag("--check", typed.plan.check, "verify every value against a serial computation");
-  plan->add_option("--execution-space", typed.plan.execution_space,
-                   fmt::format("where the kernels run: {} (default {})",
-                               fmt::join(execution_spaces(), ", "), default_execution_space()))
-      ->type_name("NAME");
   return plan;
+}
+
+CLI::App* add_replay(CLI::App& app, Typed& typed) {
+  auto* replay =
+      app.add_subcommand("replay", "Build the prefix metadata of every step of a request trace");
+  replay->add_option("TRACE", typed.replay.trace, "the trace, JSONL or CSV")->type_name("");
+  const auto number = [&](const char* name, std::string& value, const char* help) {
+    replay->add_option(name, value, help)->type_name("N");
+  };
+  number("--batch-size", typed.batch_size, "requests of a step (default 16)");
+  number("--steps", typed.steps, "steps at most (default all)");
+  number("--chunk-capacity", typed.chunk_capacity, "tokens a loop may hold (default 32768)");
+  number("--page-size", typed.page_size, "tokens a page holds (default 64)");
+  number("--cache-pages", typed.cache_pages, "pages of the cache (default 1048576)");
+  add_build_options(*replay, typed);
+  replay->add_flag("--verify", typed.replay.verify,
+                   "verify every value of every step against a serial computation");
+  replay->add_option("--json", typed.replay.json, "write the numbers as one JSON document")
+      ->type_name("FILE|-");
+  return replay;
 }
 
 void refuse_extras(const CLI::App& app, const char* kind) {
@@ -81,17 +126,23 @@ Policy judge_policy(const std::string& policy) {
   throw InvalidArgument("--policy", fmt::format("\"{}\" is neither equal nor packed", policy));
 }
 
-std::int64_t judge_grain(const std::string& grain, Policy policy) {
-  std::int64_t tokens = 0;
-  const auto* end = grain.data() + grain.size();
-  const auto [rest, error] = std::from_chars(grain.data(), end, tokens);
-  if (error != std::errc() || rest != end || tokens < 1) {
-    throw InvalidArgument("--grain", fmt::format("\"{}\" is not a positive integer", grain));
+std::int64_t judge_number(const char* option, const std::string& typed, std::int64_t most) {
+  std::int64_t number = 0;
+  const auto* end = typed.data() + typed.size();
+  const auto [rest, error] = std::from_chars(typed.data(), end, number);
+  if (error != std::errc() || rest != end || number < 1) {
+    throw InvalidArgument(option, fmt::format("\"{}\" is not a positive integer", typed));
   }
-  if (policy == Policy::equal && tokens != 1) {
-    throw InvalidArgument("--grain", fmt::format("{} belongs to --policy packed", tokens));
+  if (number > most) throw InvalidArgument(option, fmt::format("{} is above {}", number, most));
+  return number;
+}
+
+std::int64_t judge_grain(const std::string& typed, Policy policy) {
+  const std::int64_t grain = judge_number("--grain", typed, INT64_MAX);
+  if (policy == Policy::equal && grain != 1) {
+    throw InvalidArgument("--grain", fmt::format("{} belongs to --policy packed", grain));
   }
-  return tokens;
+  return grain;
 }
 
 IndexType judge_index_type(const std::string& type) {
@@ -115,33 +166,77 @@ std::string judge_execution_space(const std::string& typed) {
                                                          typed, fmt::join(spaces, ", ")));
 }
 
-void judge_output(const char* option, const std::string& batch,
+/// \param input the file that is read, called `what`.
+void judge_output(const char* option, const std::string& input, const char* what,
                   std::optional<std::string>& output) {
   if (!output) return;
   if (output->empty()) throw InvalidArgument(option, "the file name is empty");
   if (is_standard_output(*output)) {
     output = "-";
-  } else if (is_same_file(batch, *output)) {
-    throw InvalidArgument(option, fmt::format("{} is the batch itself", *output));
+  } else if (is_same_file(input, *output)) {
+    throw InvalidArgument(option, fmt::format("{} is {}", *output, what));
   }
 }
 
-void judge_files(PlanArguments& plan) {
+template <class Arguments>
+void judge_build_options(const Typed& typed, Arguments& arguments) {
+  arguments.policy = judge_policy(typed.policy);
+  arguments.grain = judge_grain(typed.grain, arguments.policy);
+  arguments.index_type = judge_index_type(typed.index_type);
+  arguments.execution_space = typed.execution_space.empty()
+                                  ? default_execution_space()
+                                  : judge_execution_space(typed.execution_space);
+}
+
+PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
+  refuse_extras(command, "unexpected argument, one batch is planned at a time");
+  PlanArguments plan = typed.plan;
+  judge_build_options(typed, plan);
+  if (command.get_option("BATCH.json")->count() == 0) {
+    throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
+  }
   if (plan.batch.empty()) throw InvalidArgument("BATCH.json", "the file name is empty");
-  judge_output("--json", plan.batch, plan.json);
-  judge_output("--svg", plan.batch, plan.svg);
+  judge_output("--json", plan.batch, "the batch itself", plan.json);
+  judge_output("--svg", plan.batch, "the batch itself", plan.svg);
   if (plan.json && plan.svg && (*plan.json == *plan.svg || is_same_file(*plan.json, *plan.svg))) {
     throw InvalidArgument("--svg", fmt::format("{} is where --json goes", *plan.svg));
   }
+  return plan;
+}
+
+ReplayArguments judge_replay(const CLI::App& command, Typed& typed) {
+  refuse_extras(command, "unexpected argument, one trace is replayed at a time");
+  ReplayArguments replay = typed.replay;
+  judge_build_options(typed, replay);
+  replay.batch_size = judge_number("--batch-size", typed.batch_size, 1 << 20);
+  if (!typed.steps.empty()) replay.steps = judge_number("--steps", typed.steps, INT64_MAX);
+  replay.chunk_capacity = judge_number("--chunk-capacity", typed.chunk_capacity, INT32_MAX);
+  replay.page_size = judge_number("--page-size", typed.page_size, INT32_MAX);
+  replay.cache_pages = judge_number("--cache-pages", typed.cache_pages, INT32_MAX);
+  const std::int64_t slots = replay.cache_pages * replay.page_size;
+  if (replay.index_type == IndexType::int32 && slots > std::int64_t{INT32_MAX} + 1) {
+    throw InvalidArgument(
+        "--cache-pages",
+        fmt::format("{} pages of {} reach slot {}, int32 slots end at 2147483647; "
+                    "use --index-type int64",
+                    replay.cache_pages, counted(replay.page_size, "token"), slots - 1));
+  }
+  if (command.get_option("TRACE")->count() == 0) throw InvalidArgument("TRACE", "missing");
+  if (replay.trace.empty()) throw InvalidArgument("TRACE", "the file name is empty");
+  judge_output("--json", replay.trace, "the trace itself", replay.json);
+  return replay;
 }
 
 }  // namespace
 
-std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const* argv) {
+std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(int argc,
+                                                                     const char* const* argv) {
   CLI::App app("Chunked-prefill prefix metadata for MLA attention, on Kokkos.", "chunked_prefill");
   Typed typed;
   auto* plan = add_plan(app, typed);
-  for (auto* level : {&app, plan}) {
+  auto* replay = add_replay(app, typed);
+  app.require_subcommand(0, 1);
+  for (auto* level : {&app, plan, replay}) {
     level->set_version_flag("--version", version_text,
                             "print the versions of library and Kokkos, and the execution spaces");
     level->allow_extras();  // judged below, in this tool's words
@@ -155,7 +250,10 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
     std::string answer = text.str();
     while (answer.ends_with('\n')) answer.pop_back();
     answer += '\n';
-    if (plan->parsed() > 0 && asked.get_name() == "CallForHelp") answer += plan_footer;
+    if (asked.get_name() == "CallForHelp") {
+      if (plan->parsed() > 0) answer += plan_footer;
+      if (replay->parsed() > 0) answer += replay_footer;
+    }
     return Answer{answer};
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();  // "--option: ..."
@@ -164,22 +262,10 @@ std::variant<PlanArguments, Answer> parse_arguments(int argc, const char* const*
     throw InvalidArgument("arguments", error.what());
   }
 
-  refuse_extras(app, "unknown subcommand, plan is the one there is");
-  if (plan->parsed() == 0) {
-    throw InvalidArgument("subcommand", "missing, plan is the one there is; see --help");
-  }
-  refuse_extras(*plan, "unexpected argument, one batch is planned at a time");
-  typed.plan.policy = judge_policy(typed.policy);
-  typed.plan.grain = judge_grain(typed.grain, typed.plan.policy);
-  typed.plan.index_type = judge_index_type(typed.index_type);
-  typed.plan.execution_space = plan->get_option("--execution-space")->count() > 0
-                                   ? judge_execution_space(typed.plan.execution_space)
-                                   : default_execution_space();
-  if (plan->get_option("BATCH.json")->count() == 0) {
-    throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
-  }
-  judge_files(typed.plan);
-  return typed.plan;
+  refuse_extras(app, "unknown subcommand, there are plan and replay");
+  if (plan->parsed() > 0) return judge_plan(*plan, typed);
+  if (replay->parsed() > 0) return judge_replay(*replay, typed);
+  throw InvalidArgument("subcommand", "missing, there are plan and replay; see --help");
 }
 
 }  // namespace chunked_prefill::cli

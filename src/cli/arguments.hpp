@@ -23,6 +23,22 @@ struct PlanArguments {
   std::optional<std::string> svg;   ///< path, `-` for standard output
 };
 
+/// What `chunked_prefill replay` was asked to do.
+struct ReplayArguments {
+  std::string trace;                    ///< path
+  std::int64_t batch_size = 16;         ///< requests of a step
+  std::int64_t steps = 0;               ///< at most; 0: as many as the trace has
+  std::int64_t chunk_capacity = 32768;  ///< tokens
+  std::int64_t page_size = 64;          ///< tokens
+  std::int64_t cache_pages = 1 << 20;
+  Policy policy = Policy::equal;
+  std::int64_t grain = 1;
+  IndexType index_type = IndexType::int32;
+  std::string execution_space;  ///< one of `execution_spaces()`
+  bool verify = false;
+  std::optional<std::string> json;  ///< path, `-` for standard output
+};
+
 /// A text that was asked for instead of work: the help or the version.
 struct Answer {
   std::string text;
@@ -30,7 +46,7 @@ struct Answer {
 
 /// Reads the command line.
 /// \throws InvalidArgument naming the option or argument at fault.
-[[nodiscard]] std::variant<PlanArguments, Answer> parse_arguments(int argc,
-                                                                  const char* const* argv);
+[[nodiscard]] std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(
+    int argc, const char* const* argv);
 
 }  // namespace chunked_prefill::cli

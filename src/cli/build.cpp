@@ -32,47 +32,71 @@ Table to_table(const View& device) {
   return {to_host<std::int32_t>(device), device.extent(1)};
 }
 
+/// A batch, and builds of it, in the memory of an execution space.
+class DeviceBuilder {
+ public:
+  virtual ~DeviceBuilder() = default;
+  virtual void copy_in(const Batch& batch) = 0;
+  /// Enqueues and waits.
+  virtual void fill(const ChunkPlan& plan) = 0;
+  virtual void read_back(Build& result) const = 0;
+};
+
 template <class Space, class Slot>
-void build_on(const Batch& batch, Build& result) {
-  using MemorySpace = typename Space::memory_space;
-  const auto prefix_lens = on_device<MemorySpace>(batch.prefix_lens);
-  const auto req_pool_indices = on_device<MemorySpace>(batch.req_pool_indices);
-  const auto page_ids = on_device<MemorySpace>(batch.req_to_page);
-  const PagedPrefix prefix{prefix_lens,
-                           page_table<MemorySpace>(page_ids.data(), batch.max_requests,
-                                                   batch.max_pages, batch.max_pages),
-                           req_pool_indices, batch.page_size};
-  ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
-  const Space space;
-  fill(space, result.plan, prefix, metadata);
-  space.fence("chunked_prefill::cli::build");
-
-  result.starts = to_table(metadata.chunks().starts);
-  result.ends = to_table(metadata.chunks().ends);
-  result.len_in_chunk = to_table(metadata.chunks().len_in_chunk);
-  result.cum_seq_lens = to_table(metadata.chunks().cum_seq_lens);
-  result.chunk_kv_offsets = to_host<std::int64_t>(metadata.offsets());
-  if (result.chunk_kv_offsets.empty()) result.chunk_kv_offsets = {0};
-  result.chunk_kv_indices = to_host<std::int64_t>(metadata.chunk_kv_indices());
-}
-
-template <class Space>
-void build_for(const Batch& batch, Build& result) {
-  if (result.index_type == IndexType::int32) {
-    build_on<Space, std::int32_t>(batch, result);
-  } else {
-    build_on<Space, std::int64_t>(batch, result);
+class BuilderOn : public DeviceBuilder {
+ public:
+  void copy_in(const Batch& batch) override {
+    m_prefix_lens = on_device<MemorySpace>(batch.prefix_lens);
+    m_req_pool_indices = on_device<MemorySpace>(batch.req_pool_indices);
+    m_page_ids = on_device<MemorySpace>(batch.req_to_page);
+    m_max_requests = batch.max_requests;
+    m_max_pages = batch.max_pages;
+    m_page_size = batch.page_size;
   }
-}
+  void fill(const ChunkPlan& plan) override {
+    const PagedPrefix prefix{
+        m_prefix_lens,
+        page_table<MemorySpace>(m_page_ids.data(), m_max_requests, m_max_pages, m_max_pages),
+        m_req_pool_indices, m_page_size};
+    chunked_prefill::fill(m_space, plan, prefix, m_metadata);
+    m_space.fence("chunked_prefill::cli::build");
+  }
+  void read_back(Build& result) const override {
+    result.starts = to_table(m_metadata.chunks().starts);
+    result.ends = to_table(m_metadata.chunks().ends);
+    result.len_in_chunk = to_table(m_metadata.chunks().len_in_chunk);
+    result.cum_seq_lens = to_table(m_metadata.chunks().cum_seq_lens);
+    result.chunk_kv_offsets = to_host<std::int64_t>(m_metadata.offsets());
+    if (result.chunk_kv_offsets.empty()) result.chunk_kv_offsets = {0};
+    result.chunk_kv_indices = to_host<std::int64_t>(m_metadata.chunk_kv_indices());
+  }
+
+ private:
+  using MemorySpace = typename Space::memory_space;
+  template <class T>
+  using Input = decltype(on_device<MemorySpace>(std::vector<T>()));
+
+  const Space m_space;
+  Input<std::int32_t> m_prefix_lens, m_page_ids;
+  Input<std::int64_t> m_req_pool_indices;
+  std::size_t m_max_requests = 0, m_max_pages = 0;
+  std::int64_t m_page_size = 1;
+  ChunkedPrefillMetadata<MemorySpace, Slot> m_metadata;
+};
 
 struct Backend {
   std::string name;
-  void (*build)(const Batch&, Build&);
+  std::unique_ptr<DeviceBuilder> (*make)(IndexType);
 };
 
 template <class Space>
 Backend backend() {
-  return {Space::name(), &build_for<Space>};
+  return {Space::name(), [](IndexType index_type) -> std::unique_ptr<DeviceBuilder> {
+            if (index_type == IndexType::int32) {
+              return std::make_unique<BuilderOn<Space, std::int32_t>>();
+            }
+            return std::make_unique<BuilderOn<Space, std::int64_t>>();
+          }};
 }
 
 std::vector<Backend> backends() {
@@ -98,29 +122,6 @@ std::vector<Backend> backends() {
   };
 }
 
-/// The plan, the tables and the slots, on the device and copied back. Counted before planning,
-/// which itself takes memory for each loop.
-void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type) {
-  const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
-  if (batch_size == 0) return;
-  const std::int64_t tokens =
-      std::accumulate(batch.prefix_lens.begin(), batch.prefix_lens.end(), std::int64_t{0});
-  const std::int64_t loops = bounding_shape({.batch_size = batch_size,
-                                             .max_prefix_len = std::ranges::max(batch.prefix_lens),
-                                             .total_tokens = tokens},
-                                            options)
-                                 .chunked_loop_num;
-  const double table_bytes =
-      static_cast<double>(loops) * static_cast<double>(4 * batch_size + 1) * 4;
-  const double loop_bytes = static_cast<double>(loops) * 48;
-  const double slot_bytes =
-      static_cast<double>(tokens) * static_cast<double>(bytes(index_type) + 8);
-  require_memory("prefix_lens",
-                 std::to_string(tokens) + " tokens of " + std::to_string(batch_size) +
-                     " sequences in " + std::to_string(loops) + " loops",
-                 2 * table_bytes + loop_bytes + slot_bytes);
-}
-
 }  // namespace
 
 std::vector<std::string> execution_spaces() {
@@ -142,20 +143,90 @@ std::string policy_words(const ChunkPlan& plan) {
   return words;
 }
 
+// The plan, the tables and the slots, on the device and copied back. Counted before planning,
+// which itself takes memory for each loop.
+/// Loops that the plan will have, as far as options go together; it takes memory itself.
+std::int64_t loops_needed(const Batch& batch, const PlanOptions& options) {
+  const auto ceil = [](std::int64_t dividend, std::int64_t divisor) {
+    return (dividend + divisor - 1) / divisor;
+  };
+  if (options.policy == Policy::packed) {
+    const std::int64_t grains_per_loop = options.chunk_capacity / options.grain;
+    std::int64_t grains = 0;
+    for (const std::int32_t length : batch.prefix_lens) grains += ceil(length, options.grain);
+    return grains_per_loop == 0 ? 0 : ceil(grains, grains_per_loop);
+  }
+  const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
+  const std::int64_t chunk_len = options.chunk_capacity / batch_size;
+  return chunk_len == 0 ? 0 : ceil(std::ranges::max(batch.prefix_lens), chunk_len);
+}
+
+void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type) {
+  const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
+  if (batch_size == 0) return;
+  const std::int64_t tokens =
+      std::accumulate(batch.prefix_lens.begin(), batch.prefix_lens.end(), std::int64_t{0});
+  const std::int64_t loops = loops_needed(batch, options);
+  const double table_bytes =
+      static_cast<double>(loops) * static_cast<double>(4 * batch_size + 1) * 4;
+  const double loop_bytes = static_cast<double>(loops) * 48;
+  const double slot_bytes =
+      static_cast<double>(tokens) * static_cast<double>(bytes(index_type) + 8);
+  require_memory("prefix_lens",
+                 std::to_string(tokens) + " tokens of " + std::to_string(batch_size) +
+                     " sequences in " + std::to_string(loops) + " loops",
+                 2 * table_bytes + loop_bytes + slot_bytes);
+}
+
+struct Builder::State {
+  const Kokkos::ScopeGuard kokkos{Kokkos::InitializationSettings().set_disable_warnings(true)};
+  IndexType index_type = IndexType::int32;
+  std::string execution_space;
+  std::unique_ptr<DeviceBuilder> device;
+  PlanOptions options;
+  ChunkPlan plan;
+};
+
+Builder::Builder(IndexType index_type, const std::string& execution_space)
+    : m_state(std::make_unique<State>()) {
+  m_state->index_type = index_type;
+  m_state->execution_space = execution_space;
+  for (const auto& backend : backends()) {
+    if (backend.name == execution_space) m_state->device = backend.make(index_type);
+  }
+}
+
+Builder::~Builder() = default;
+
+std::chrono::duration<double> Builder::build(const Batch& batch, const PlanOptions& options) {
+  m_state->device->copy_in(batch);
+  const auto begin = std::chrono::steady_clock::now();
+  m_state->options = options;
+  plan_chunks(batch.prefix_lens, options, m_state->plan);
+  m_state->device->fill(m_state->plan);
+  return std::chrono::steady_clock::now() - begin;
+}
+
+const ChunkPlan& Builder::plan() const { return m_state->plan; }
+
+Build Builder::read_back() const {
+  Build result;
+  result.options = m_state->options;
+  result.plan = m_state->plan;
+  result.execution_space = m_state->execution_space;
+  result.index_type = m_state->index_type;
+  m_state->device->read_back(result);
+  return result;
+}
+
 Build build(const Batch& batch, const PlanArguments& arguments) {
   const PlanOptions options{
       .chunk_capacity = batch.chunk_capacity, .policy = arguments.policy, .grain = arguments.grain};
   check_memory(batch, options, arguments.index_type);
-  Build result;
-  result.plan = plan_chunks(batch.prefix_lens, options);
-  result.execution_space = arguments.execution_space;
-  result.index_type = arguments.index_type;
-
-  const Kokkos::ScopeGuard kokkos(Kokkos::InitializationSettings().set_disable_warnings(true));
-  for (const auto& backend : backends()) {
-    if (backend.name == arguments.execution_space) backend.build(batch, result);
-  }
-  return result;
+  (void)plan_chunks(batch.prefix_lens, options);  // refused before Kokkos starts
+  Builder builder(arguments.index_type, arguments.execution_space);
+  builder.build(batch, options);
+  return builder.read_back();
 }
 
 }  // namespace chunked_prefill::cli

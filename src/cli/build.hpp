@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <chrono>
 #include <chunked_prefill/plan.hpp>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +38,7 @@ struct Table {
 
 /// All that the library gave for a batch, as plain host data.
 struct Build {
+  PlanOptions options;  ///< as asked for
   ChunkPlan plan;
   std::string execution_space;
   IndexType index_type = IndexType::int32;
@@ -55,10 +58,35 @@ struct Build {
   }
 };
 
-/// Builds the batch's metadata as `arguments` say and copies it back. Initialises Kokkos for as
-/// long as it runs, so it can be called once. \throws InvalidArgument as the library does, before
-/// Kokkos is initialised; also when the result
+/// Builds the metadata of one batch after another on one execution space, in the same buffers.
+/// Initialises Kokkos for as long as it lives, so there can be one in a process.
+class Builder {
+ public:
+  /// \param execution_space one of `execution_spaces()`.
+  Builder(IndexType index_type, const std::string& execution_space);
+  ~Builder();
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  /// Plans and fills, and waits for the device.
+  /// \returns how long that took, copying the batch to the device excepted.
+  std::chrono::duration<double> build(const Batch& batch, const PlanOptions& options);
+  [[nodiscard]] const ChunkPlan& plan() const;
+  /// Copies the last build back.
+  [[nodiscard]] Build read_back() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> m_state;
+};
+
+/// Builds the batch's metadata as `arguments` say and copies it back.
+///
+/// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the result
 ///   needs more memory than there is.
 [[nodiscard]] Build build(const Batch& batch, const PlanArguments& arguments);
+
+/// Refuses a build that needs more memory than there is, naming `prefix_lens`.
+void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type);
 
 }  // namespace chunked_prefill::cli

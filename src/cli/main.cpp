@@ -18,7 +18,9 @@
 #include "build.hpp"
 #include "check.hpp"
 #include "output.hpp"
+#include "replay.hpp"
 #include "report_json.hpp"
+#include "report_replay.hpp"
 #include "report_svg.hpp"
 #include "report_text.hpp"
 #include "text.hpp"
@@ -62,6 +64,17 @@ void plan(const PlanArguments& arguments) {
   if (svg) svg->keep();
 }
 
+void replay(const ReplayArguments& arguments) {
+  std::optional<Output> json;
+  if (arguments.json) json.emplace(*arguments.json);
+  const Replay result = replay_trace(arguments);
+  if (!json) return print(report_replay_text(arguments, result));
+  json->write(report_replay_json(arguments, result));
+  json->finish();
+  json->commit();
+  json->keep();
+}
+
 /// A stream that the caller closed would be the next file opened here. It is held by one that, like
 /// it, can be neither read nor written.
 void hold_standard_streams() {
@@ -84,6 +97,8 @@ int run(int argc, const char* const* argv) {
     const auto asked = parse_arguments(argc, argv);
     if (const auto* answer = std::get_if<Answer>(&asked)) {
       print(answer->text);
+    } else if (const auto* trace = std::get_if<ReplayArguments>(&asked)) {
+      replay(*trace);
     } else {
       plan(std::get<PlanArguments>(asked));
     }

@@ -119,8 +119,9 @@ class Picture {
                      counted(m_plan.total_tokens(), "cached token"), policy_words(m_plan),
                      grouped(m_plan.chunk_capacity()), counted(m_plan.chunked_loop_num(), "loop")));
     const std::string of = m_plan.policy() == Policy::packed ? "tokens" : "positions";
-    const std::string whose =
-        m_plan.policy() == Policy::packed ? "all prefixes end to end" : "every sequence";
+    const std::string whose = m_plan.policy() == Policy::packed
+                                  ? "all prefixes end to end, in whole grains"
+                                  : "every sequence";
     text("muted", 20, 71,
          fmt::format("Loop c covers the {0} [c × {1}, (c + 1) × {1}) of {2}; a cell filled to its "
                      "foot is {3}",

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#include "replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chunked_prefill/error.hpp>
+#include <chunked_prefill/plan.hpp>
+#include <cmath>
+#include <csignal>
+
+#include "check.hpp"
+#include "page_cache.hpp"
+#include "progress.hpp"
+#include "text.hpp"
+#include "trace.hpp"
+
+namespace chunked_prefill::cli {
+namespace {
+
+volatile std::sig_atomic_t interrupts = 0;
+
+/// For as long as it lives, an interrupt is only noted.
+class InterruptNoted {
+ public:
+  InterruptNoted() {
+    interrupts = 0;
+    struct sigaction note = {};
+    note.sa_handler = [](int) { interrupts = 1; };
+    sigaction(SIGINT, &note, &m_before);
+  }
+  ~InterruptNoted() { sigaction(SIGINT, &m_before, nullptr); }
+  InterruptNoted(const InterruptNoted&) = delete;
+  InterruptNoted& operator=(const InterruptNoted&) = delete;
+
+ private:
+  struct sigaction m_before = {};
+};
+
+/// A step's input: the prefixes that its requests find, on rows in another order than theirs.
+void fill_batch(const std::vector<PageCache::Prefix>& prefixes, Batch& batch) {
+  const std::size_t size = prefixes.size();
+  batch.prefix_lens.clear();
+  batch.req_pool_indices.clear();
+  batch.max_requests = size;
+  batch.max_pages = 1;
+  for (std::size_t i = 0; i < size; ++i) {
+    batch.prefix_lens.push_back(static_cast<std::int32_t>(prefixes[i].length));
+    batch.req_pool_indices.push_back(static_cast<std::int64_t>(size - 1 - i));
+    batch.max_pages = std::max(batch.max_pages, prefixes[i].pages.size());
+  }
+  batch.req_to_page.assign(size * batch.max_pages, -1);
+  for (std::size_t i = 0; i < size; ++i) {
+    std::ranges::copy(prefixes[i].pages,
+                      batch.req_to_page.begin() +
+                          batch.req_pool_indices[i] * static_cast<std::int64_t>(batch.max_pages));
+  }
+}
+
+class Walk {
+ public:
+  explicit Walk(const ReplayArguments& arguments)
+      : m_arguments(arguments),
+        m_options{.chunk_capacity = arguments.chunk_capacity,
+                  .policy = arguments.policy,
+                  .grain = arguments.grain},
+        m_trace(arguments.trace),
+        m_cache(arguments.page_size, arguments.cache_pages),
+        m_builder(arguments.index_type, arguments.execution_space) {
+    m_batch.page_size = arguments.page_size;
+    m_batch.chunk_capacity = arguments.chunk_capacity;
+  }
+
+  Replay run() {
+    const InterruptNoted noted;
+    Progress progress;
+    while (m_arguments.steps == 0 || m_result.steps < m_arguments.steps) {
+      if (interrupts != 0) {
+        m_result.interrupted = true;
+        break;
+      }
+      if (!start_requests()) break;
+      step();
+      m_cache.finish();
+      progress.show(share_done(), fmt::format("{}, {}", counted(m_result.steps, "step"),
+                                              counted(m_result.tokens, "token")));
+    }
+    m_result.pages_used = m_cache.pages_used();
+    m_result.evictions = m_cache.evictions();
+    return m_result;
+  }
+
+ private:
+  /// The next requests, as many as a batch has; false when there are none.
+  bool start_requests() {
+    m_prefixes.clear();
+    Request request;
+    while (static_cast<std::int64_t>(m_prefixes.size()) < m_arguments.batch_size &&
+           m_trace.next(request)) {
+      m_prefixes.push_back(m_cache.start(request));
+      m_result.input_tokens += request.input_length;
+    }
+    m_result.requests += static_cast<std::int64_t>(m_prefixes.size());
+    return !m_prefixes.empty();
+  }
+
+  void step() {
+    fill_batch(m_prefixes, m_batch);
+    check_memory(m_batch, m_options, m_arguments.index_type);
+    const double seconds = m_builder.build(m_batch, m_options).count();
+    m_result.build.add(seconds);
+    m_result.build_seconds += seconds;
+    ++m_result.steps;
+    m_result.tokens += m_builder.plan().total_tokens();
+    m_result.longest_prefix =
+        std::max<std::int64_t>(m_result.longest_prefix, m_builder.plan().max_prefix_len());
+    count_loops(Policy::equal, m_result.equal);
+    count_loops(Policy::packed, m_result.packed);
+    if (m_arguments.verify) verify();
+  }
+
+  void count_loops(Policy policy, LoopCount& count) {
+    auto options = m_options;
+    options.policy = policy;
+    if (policy == Policy::equal) options.grain = 1;
+    plan_chunks(m_batch.prefix_lens, options, m_other_plan);
+    count.add(m_other_plan.chunked_loop_num());
+  }
+
+  void verify() {
+    try {
+      check(m_batch, m_builder.read_back());
+    } catch (const CheckFailed& error) {
+      throw CheckFailed(fmt::format("step {}: {}", m_result.steps - 1, error.what()));
+    }
+    ++m_result.verified_steps;
+  }
+
+  [[nodiscard]] double share_done() const {
+    const double read = m_trace.share_read();
+    if (m_arguments.steps == 0) return read;
+    return std::max(read,
+                    static_cast<double>(m_result.steps) / static_cast<double>(m_arguments.steps));
+  }
+
+  const ReplayArguments& m_arguments;
+  PlanOptions m_options;
+  Trace m_trace;
+  PageCache m_cache;
+  Builder m_builder;
+  Batch m_batch;
+  std::vector<PageCache::Prefix> m_prefixes;
+  ChunkPlan m_other_plan;
+  Replay m_result;
+};
+
+}  // namespace
+
+void Durations::add(double seconds) {
+  const double bin = std::log(std::max(seconds, least) / least) / std::log(step);
+  ++m_counts[std::min(static_cast<std::size_t>(bin), m_counts.size() - 1)];
+  ++m_count;
+}
+
+double Durations::quantile(double q) const {
+  if (m_count == 0) return 0;
+  const auto rank = static_cast<std::int64_t>(std::ceil(q * static_cast<double>(m_count)));
+  std::int64_t seen = 0;
+  for (std::size_t bin = 0; bin < m_counts.size(); ++bin) {
+    seen += m_counts[bin];
+    if (seen >= std::max<std::int64_t>(rank, 1)) {
+      return least * std::pow(step, static_cast<double>(bin) + 0.5);
+    }
+  }
+  return 0;
+}
+
+Replay replay_trace(const ReplayArguments& arguments) { return Walk(arguments).run(); }
+
+}  // namespace chunked_prefill::cli

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "arguments.hpp"
+#include "build.hpp"
+
+namespace chunked_prefill::cli {
+
+/// Durations, counted in steps of 1 %, however many there are.
+class Durations {
+ public:
+  void add(double seconds);
+  /// The shortest duration that a share `q` of all does not exceed, to 1 %; 0 where there are none.
+  [[nodiscard]] double quantile(double q) const;
+
+ private:
+  static constexpr double least = 1e-9;  ///< seconds
+  static constexpr double step = 1.01;
+  std::array<std::int64_t, 3000> m_counts{};  ///< up to 9,000 seconds
+  std::int64_t m_count = 0;
+};
+
+/// Loops of the steps under one policy.
+struct LoopCount {
+  std::int64_t total = 0;
+  std::int64_t most = 0;  ///< of one step
+
+  void add(std::int64_t loops) {
+    total += loops;
+    most = std::max(most, loops);
+  }
+};
+
+/// What a trace came to.
+struct Replay {
+  std::int64_t steps = 0;
+  std::int64_t requests = 0;
+  std::int64_t input_tokens = 0;
+  std::int64_t tokens = 0;          ///< cached, of all steps
+  std::int64_t longest_prefix = 0;  ///< tokens
+  std::int64_t verified_steps = 0;
+  LoopCount equal, packed;
+  Durations build;           ///< plan, fill and wait, a step each
+  double build_seconds = 0;  ///< of all steps
+  std::int64_t pages_used = 0;
+  std::int64_t evictions = 0;  ///< pages
+  bool interrupted = false;    ///< before the trace or the steps asked for were at their end
+};
+
+/// Walks a trace in batches, as an engine with a paged cache would, and builds each step's
+/// metadata. Shows its progress on standard error where that is a terminal; an interrupt ends it
+/// after the step at hand. \throws InvalidArgument as Trace, PageCache and the library do;
+/// CheckFailed naming the step.
+[[nodiscard]] Replay replay_trace(const ReplayArguments& arguments);
+
+}  // namespace chunked_prefill::cli

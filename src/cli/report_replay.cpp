@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#include "report_replay.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "text.hpp"
+
+namespace chunked_prefill::cli {
+namespace {
+
+double tokens_per_second(const Replay& replay) {
+  return replay.build_seconds > 0 ? static_cast<double>(replay.tokens) / replay.build_seconds : 0;
+}
+
+std::string mean(std::int64_t total, std::int64_t steps) {
+  return steps == 0
+             ? "-"
+             : fmt::format("{:.2f}", static_cast<double>(total) / static_cast<double>(steps));
+}
+
+std::string micros(double seconds) { return fmt::format("{:.1f} us", 1e6 * seconds); }
+
+}  // namespace
+
+std::string report_replay_text(const ReplayArguments& arguments, const Replay& replay) {
+  std::string text =
+      fmt::format("{}{}: {} of up to {}, {}\n", name_end(one_line(arguments.trace), 40),
+                  replay.interrupted ? ", interrupted" : "", counted(replay.steps, "step"),
+                  counted(arguments.batch_size, "request"), counted(replay.requests, "request"));
+  text += fmt::format("chunk_capacity {}, page_size {}\n\n", grouped(arguments.chunk_capacity),
+                      grouped(arguments.page_size));
+  const auto row = [&](std::string_view name, std::string_view equal, std::string_view packed) {
+    text += fmt::format("{:<22}{:>12}{:>12}\n", name, equal, packed);
+  };
+  row("", "equal",
+      arguments.grain == 1 ? std::string("packed") : fmt::format("packed/{}", arguments.grain));
+  row("loops", grouped(replay.equal.total), grouped(replay.packed.total));
+  row("  a step, mean", mean(replay.equal.total, replay.steps),
+      mean(replay.packed.total, replay.steps));
+  row("  a step, most", grouped(replay.equal.most), grouped(replay.packed.most));
+  text += '\n';
+  const auto line = [&](std::string_view name, const std::string& value) {
+    text += fmt::format("{:<22}{:>24}\n", name, value);
+  };
+  line("input tokens", grouped(replay.input_tokens));
+  line("cached tokens", grouped(replay.tokens));
+  line("longest prefix", grouped(replay.longest_prefix));
+  line("pages used", grouped(replay.pages_used));
+  line("pages evicted", grouped(replay.evictions));
+  text += '\n';
+  line("built", fmt::format("{} on {}", name(arguments.policy), arguments.execution_space));
+  line("  a build, median", micros(replay.build.quantile(0.5)));
+  line("  a build, 99 %", micros(replay.build.quantile(0.99)));
+  line("  cached tokens a second", fmt::format("{:.3g}", tokens_per_second(replay)));
+  if (arguments.verify) line("steps verified", grouped(replay.verified_steps));
+  return text;
+}
+
+std::string report_replay_json(const ReplayArguments& arguments, const Replay& replay) {
+  const nlohmann::ordered_json report = {{"trace", one_line(arguments.trace)},
+                                         {"policy", name(arguments.policy)},
+                                         {"grain", arguments.grain},
+                                         {"execution_space", arguments.execution_space},
+                                         {"index_type", name(arguments.index_type)},
+                                         {"batch_size", arguments.batch_size},
+                                         {"chunk_capacity", arguments.chunk_capacity},
+                                         {"page_size", arguments.page_size},
+                                         {"cache_pages", arguments.cache_pages},
+                                         {"interrupted", replay.interrupted},
+                                         {"steps", replay.steps},
+                                         {"requests", replay.requests},
+                                         {"loops_equal", replay.equal.total},
+                                         {"loops_packed", replay.packed.total},
+                                         {"most_loops_equal", replay.equal.most},
+                                         {"most_loops_packed", replay.packed.most},
+                                         {"input_tokens", replay.input_tokens},
+                                         {"tokens", replay.tokens},
+                                         {"longest_prefix", replay.longest_prefix},
+                                         {"pages_used", replay.pages_used},
+                                         {"pages_evicted", replay.evictions},
+                                         {"verified_steps", replay.verified_steps},
+                                         {"seconds_median", replay.build.quantile(0.5)},
+                                         {"seconds_p99", replay.build.quantile(0.99)},
+                                         {"tokens_per_second", tokens_per_second(replay)}};
+  return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace chunked_prefill::cli
