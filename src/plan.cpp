@@ -62,7 +62,7 @@ class Planner {
       // longest is.
       to_cover = std::min(bounds.total_tokens + std::min(bounds.batch_size, bounds.total_tokens) *
                                                     (options.grain - 1),
-                          bounds.batch_size * padded(max_prefix_len, options.grain));
+                          bounds.batch_size * Grains(options.grain).padded(max_prefix_len));
     }
     return {.policy = options.policy,
             .grain = static_cast<std::int32_t>(options.grain),
@@ -107,17 +107,23 @@ class Planner {
                                                 std::to_string(tokens) + " tokens");
   }
 
-  static std::int64_t padded(std::int64_t prefix_len, std::int64_t grain) {
-    return (prefix_len + grain - 1) / grain * grain;
-  }
+  /// Lengths in whole grains, in tokens.
+  class Grains {
+   public:
+    explicit Grains(std::int64_t grain) : m_by_grain(static_cast<std::int32_t>(grain)) {}
+    [[nodiscard]] std::int64_t padded(std::int32_t length) const {
+      if (length == 0 || m_by_grain.value() == 1) return length;
+      return (m_by_grain.quotient(length - 1) + std::int64_t{1}) * m_by_grain.value();
+    }
+
+   private:
+    impl::Divisor m_by_grain;
+  };
   template <class Length>
   static std::int64_t padded_tokens(std::span<const Length> prefix_lens, std::int64_t grain) {
+    const Grains grains(grain);
     std::int64_t sum = 0;
-    if (grain == 1) {
-      for (const Length length : prefix_lens) sum += length;
-    } else {
-      for (const Length length : prefix_lens) sum += padded(length, grain);
-    }
+    for (const Length length : prefix_lens) sum += grains.padded(static_cast<std::int32_t>(length));
     return sum;
   }
 
@@ -165,25 +171,44 @@ class Planner {
   /// goes on, so that there are fewer than batch_size + loops steps.
   template <class Length>
   static void pack(std::span<const Length> prefix_lens, ChunkPlan& plan) {
+    const Grains grains(plan.m_grain);
     std::size_t loop = 0;
     std::int64_t room = plan.m_chunk_len;  // padded tokens that the loop can still take
+    std::int64_t tokens = 0;
+    std::int32_t longest = 0, begin = 0, end = 0, non_empty = 0;
+    const auto close = [&] {
+      plan.m_tokens_per_loop[loop] = tokens;
+      plan.m_max_chunk_len_per_loop[loop] = longest;
+      plan.m_seq_begin_per_loop[loop] = begin;
+      plan.m_seq_end_per_loop[loop] = end;
+      plan.m_non_empty_seqs_per_loop[loop] = non_empty;
+      ++loop;
+    };
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
-      for (std::int64_t left = prefix_lens[i]; left > 0;) {
+      auto left = static_cast<std::int32_t>(prefix_lens[i]);
+      if (left == 0) continue;
+      std::int64_t needs = grains.padded(left);
+      while (true) {
         if (room == 0) {
-          ++loop;
+          close();
           room = plan.m_chunk_len;
+          tokens = 0;
+          longest = non_empty = 0;
         }
-        const std::int64_t here = std::min(left, room);
+        const bool fits = needs <= room;
+        const auto here = fits ? left : static_cast<std::int32_t>(room);
+        if (non_empty == 0) begin = i;
+        end = i + 1;
+        ++non_empty;
+        tokens += here;
+        longest = std::max(longest, here);
+        room -= fits ? needs : room;
+        if (fits) break;
         left -= here;
-        room -= plan.m_grain == 1 ? here : padded(here, plan.m_grain);
-        plan.m_tokens_per_loop[loop] += here;
-        plan.m_max_chunk_len_per_loop[loop] =
-            std::max(plan.m_max_chunk_len_per_loop[loop], static_cast<std::int32_t>(here));
-        plan.m_seq_begin_per_loop[loop] = std::min(plan.m_seq_begin_per_loop[loop], i);
-        plan.m_seq_end_per_loop[loop] = i + 1;
-        ++plan.m_non_empty_seqs_per_loop[loop];
+        needs -= here;  // a cut is on the grain
       }
     }
+    if (non_empty > 0) close();
   }
 
   /// A sequence fills every loop before its last one, and leaves between 1 and chunk_len tokens for
