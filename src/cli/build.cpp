@@ -76,7 +76,7 @@ class BuilderOn : public DeviceBuilder {
   template <class T>
   using Input = decltype(on_device<MemorySpace>(std::vector<T>()));
 
-  const Space m_space;
+  const Space m_space{};
   Input<std::int32_t> m_prefix_lens, m_page_ids;
   Input<std::int64_t> m_req_pool_indices;
   std::size_t m_max_requests = 0, m_max_pages = 0;
