@@ -30,7 +30,6 @@ class PageCache {
   /// All running requests end.
   void finish();
 
-  [[nodiscard]] std::int64_t page_size() const { return m_page_size; }
   [[nodiscard]] std::int64_t pages_used() const { return m_made; }
   [[nodiscard]] std::int64_t evictions() const { return m_evictions; }
 

@@ -114,17 +114,20 @@ class Walk {
     m_result.tokens += m_builder.plan().total_tokens();
     m_result.longest_prefix =
         std::max<std::int64_t>(m_result.longest_prefix, m_builder.plan().max_prefix_len());
-    count_loops(Policy::equal, m_result.equal);
-    count_loops(Policy::packed, m_result.packed);
+    count_loops();
     if (m_arguments.verify) verify();
   }
 
-  void count_loops(Policy policy, LoopCount& count) {
-    auto options = m_options;
-    options.policy = policy;
-    if (policy == Policy::equal) options.grain = 1;
-    plan_chunks(m_batch.prefix_lens, options, m_other_plan);
-    count.add(m_other_plan.chunked_loop_num());
+  /// The build has a plan of one policy; the other is planned.
+  void count_loops() {
+    const bool packed = m_options.policy == Policy::packed;
+    plan_chunks(m_batch.prefix_lens,
+                {.chunk_capacity = m_options.chunk_capacity,
+                 .policy = packed ? Policy::equal : Policy::packed},
+                m_other_plan);
+    const ChunkPlan& built = m_builder.plan();
+    m_result.equal.add((packed ? m_other_plan : built).chunked_loop_num());
+    m_result.packed.add((packed ? built : m_other_plan).chunked_loop_num());
   }
 
   void verify() {

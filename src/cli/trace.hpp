@@ -29,11 +29,11 @@ class Trace {
   /// \throws InvalidArgument naming path, line and what is wrong there.
   bool next(Request& request);
 
-  [[nodiscard]] bool has_blocks() const { return m_columns.empty(); }
   /// How much of the file has been read, from 0 to 1; 0 where that is not known.
   [[nodiscard]] double share_read() const;
 
  private:
+  [[nodiscard]] bool has_blocks() const { return m_columns.empty(); }
   bool read_line();
   [[noreturn]] void refuse(const std::string& what) const;
   void read_header();
