@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <chunked_prefill/capacity.hpp>
 #include <chunked_prefill/error.hpp>
-#include <chunked_prefill/impl/check_range.hpp>
+#include <chunked_prefill/impl/checks.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/token_shard.hpp>
 #include <chunked_prefill/plan.hpp>
 #include <numeric>
 #include <string>
@@ -30,16 +31,17 @@ class Planner {
 
     plan.m_policy = options.policy;
     plan.m_grain = static_cast<std::int32_t>(options.grain);
+    plan.m_shard = options.shard;
     plan.m_batch_size = batch_size;
     plan.m_chunk_capacity = options.chunk_capacity;
     plan.m_chunk_len = chunk_len;
     plan.m_max_prefix_len = max_prefix_len;
     plan.m_longest_sequence = static_cast<std::int32_t>(longest);
     clear(plan, loops);
-    if (packed) {
-      pack(prefix_lens, plan);
+    if (options.shard.world_size == 1) {
+      split(prefix_lens, Whole(), plan);
     } else {
-      split_equally(prefix_lens, plan);
+      split(prefix_lens, impl::TokenShard(options.shard), plan);
     }
     plan.m_offsets[0] = 0;
     std::inclusive_scan(plan.m_tokens_per_loop.begin(), plan.m_tokens_per_loop.end(),
@@ -64,13 +66,22 @@ class Planner {
                                                     (options.grain - 1),
                           bounds.batch_size * Grains(options.grain).padded(max_prefix_len));
     }
+    // A rank holds at most a turn's share more than its part of a sequence.
+    const ContextShard& shard = options.shard;
+    const std::int64_t sequences = std::min(bounds.batch_size, bounds.total_tokens);
+    const std::int64_t share =
+        (bounds.total_tokens + sequences * (shard.world_size - 1) * shard.interleave) /
+        shard.world_size;
+    const std::int64_t total_tokens = std::min(
+        {bounds.total_tokens, share, bounds.batch_size * shard.local_tokens(max_prefix_len)});
     return {.policy = options.policy,
             .grain = static_cast<std::int32_t>(options.grain),
+            .shard = shard,
             .batch_size = batch_size,
             .chunk_len = chunk_len,
             .chunked_loop_num = loops_for(to_cover, chunk_len, options),
             .max_prefix_len = max_prefix_len,
-            .total_tokens = bounds.total_tokens};
+            .total_tokens = total_tokens};
   }
 
  private:
@@ -78,6 +89,7 @@ class Planner {
     const std::int64_t capacity = options.chunk_capacity;
     impl::check_range("chunk_capacity", capacity, 1, max_supported_chunk_capacity);
     impl::check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
+    impl::check_shard(options.shard);
     if (options.policy == Policy::packed) {
       impl::check_range("grain", options.grain, 1, capacity);
       return;
@@ -156,21 +168,35 @@ class Planner {
     plan.m_non_empty_seqs_per_loop.reserve(loops);
   }
 
-  /// Loops without a sequence.
+  /// Loops without a token.
   static void clear(ChunkPlan& plan, std::int32_t loops_needed) {
     const auto loops = static_cast<std::size_t>(loops_needed);
     plan.m_tokens_per_loop.assign(loops, 0);
     plan.m_offsets.resize(loops + 1);
     plan.m_max_chunk_len_per_loop.assign(loops, 0);
-    plan.m_seq_begin_per_loop.assign(loops, plan.m_batch_size);
+    plan.m_seq_begin_per_loop.assign(loops, 0);
     plan.m_seq_end_per_loop.assign(loops, 0);
     plan.m_non_empty_seqs_per_loop.assign(loops, 0);
   }
 
+  /// A TokenShard that holds every token, at no cost.
+  struct Whole {
+    [[nodiscard]] static std::int32_t local(std::int32_t tokens) { return tokens; }
+    [[nodiscard]] static std::int32_t position(std::int32_t local) { return local; }
+  };
+  template <class Length, class Shard>
+  static void split(std::span<const Length> prefix_lens, const Shard& shard, ChunkPlan& plan) {
+    if (plan.m_policy == Policy::packed) {
+      pack(prefix_lens, shard, plan);
+    } else {
+      split_equally(prefix_lens, shard, plan);
+    }
+  }
+
   /// Sequence after sequence, and of each loop after loop: a loop ends in at most one sequence that
   /// goes on, so that there are fewer than batch_size + loops steps.
-  template <class Length>
-  static void pack(std::span<const Length> prefix_lens, ChunkPlan& plan) {
+  template <class Length, class Shard>
+  static void pack(std::span<const Length> prefix_lens, const Shard& shard, ChunkPlan& plan) {
     const Grains grains(plan.m_grain);
     std::size_t loop = 0;
     std::int64_t room = plan.m_chunk_len;  // padded tokens that the loop can still take
@@ -183,39 +209,40 @@ class Planner {
       plan.m_seq_end_per_loop[loop] = end;
       plan.m_non_empty_seqs_per_loop[loop] = non_empty;
       ++loop;
+      room = plan.m_chunk_len;
+      tokens = 0;
+      longest = begin = end = non_empty = 0;
     };
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
-      auto left = static_cast<std::int32_t>(prefix_lens[i]);
-      if (left == 0) continue;
-      std::int64_t needs = grains.padded(left);
-      while (true) {
-        if (room == 0) {
-          close();
-          room = plan.m_chunk_len;
-          tokens = 0;
-          longest = non_empty = 0;
-        }
-        const bool fits = needs <= room;
-        const auto here = fits ? left : static_cast<std::int32_t>(room);
+      const auto length = static_cast<std::int32_t>(prefix_lens[i]);
+      const std::int64_t padded = grains.padded(length);
+      std::int32_t held = 0;  // the rank's tokens of the sequence in earlier loops
+      for (std::int64_t cut = 0; cut < padded;) {
+        if (room == 0) close();
+        const std::int64_t step = std::min(padded - cut, room);
+        cut += step;
+        room -= step;
+        const std::int32_t through =
+            shard.local(static_cast<std::int32_t>(std::min(cut, std::int64_t{length})));
+        const std::int32_t here = through - held;
+        held = through;
+        if (here == 0) continue;
         if (non_empty == 0) begin = i;
         end = i + 1;
         ++non_empty;
         tokens += here;
         longest = std::max(longest, here);
-        room -= fits ? needs : room;
-        if (fits) break;
-        left -= here;
-        needs -= here;  // a cut is on the grain
       }
     }
-    if (non_empty > 0) close();
+    if (room < plan.m_chunk_len) close();
   }
 
-  /// A sequence fills every loop before its last one, and leaves between 1 and chunk_len tokens for
-  /// that. Both are counted in the last loop and summed from the end, so that the cost is
-  /// O(batch_size + loops) and not their product.
-  template <class Length>
-  static void split_equally(std::span<const Length> prefix_lens, ChunkPlan& plan) {
+  /// A sequence fills every loop before its last one, and leaves at least a token for that. Both
+  /// are counted in the last loop and summed from the end, so that the cost is O(batch_size +
+  /// loops) and not their product.
+  template <class Length, class Shard>
+  static void split_equally(std::span<const Length> prefix_lens, const Shard& shard,
+                            ChunkPlan& plan) {
     auto& tokens = plan.m_tokens_per_loop;
     auto& longest = plan.m_max_chunk_len_per_loop;
     auto& begin = plan.m_seq_begin_per_loop;
@@ -228,27 +255,41 @@ class Planner {
     const std::int32_t chunk_len = plan.m_chunk_len;
     const impl::Divisor by_chunk_len(std::max(chunk_len, 1));
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
-      const auto length = static_cast<std::int32_t>(prefix_lens[i]);
+      const std::int32_t length = shard.local(static_cast<std::int32_t>(prefix_lens[i]));
       if (length == 0) continue;
-      const std::int32_t last = by_chunk_len.quotient(length - 1);
-      const std::int32_t rest = length - last * chunk_len;
+      const std::int32_t last = by_chunk_len.quotient(shard.position(length - 1));
+      const std::int32_t rest = length - shard.local(last * chunk_len);
+      begin[last] = end[last] == 0 ? i : begin[last];
+      end[last] = i + 1;
       tokens[last] += (std::int64_t{1} << half) + rest;
       longest[last] = std::max(longest[last], rest);
-      begin[last] = std::min(begin[last], i);
-      end[last] = i + 1;
     }
     std::int32_t filling = 0;  // sequences that go on after the loop
+    SeqRange range;            // of them
+    const auto cut = [&](std::size_t loop) {
+      return shard.local(static_cast<std::int32_t>(std::min(
+          static_cast<std::int64_t>(loop) * chunk_len, std::int64_t{plan.m_max_prefix_len})));
+    };
+    std::int32_t cut_after = cut(tokens.size());
     for (std::size_t loop = tokens.size(); loop-- > 0;) {
       const auto ending = static_cast<std::int32_t>(tokens[loop] >> half);
       const auto rest = static_cast<std::int32_t>(tokens[loop]);
-      tokens[loop] = std::int64_t{filling} * chunk_len + rest;
-      if (filling > 0) {
-        longest[loop] = chunk_len;
-        begin[loop] = std::min(begin[loop], begin[loop + 1]);
-        end[loop] = std::max(end[loop], end[loop + 1]);
+      const std::int32_t cut_before = cut(loop);
+      const std::int32_t full = cut_after - cut_before;
+      cut_after = cut_before;
+      if (ending > 0) {
+        range = filling == 0
+                    ? SeqRange{begin[loop], end[loop]}
+                    : SeqRange{std::min(begin[loop], range.begin), std::max(end[loop], range.end)};
+      }
+      tokens[loop] = std::int64_t{filling} * full + rest;
+      if (filling > 0 && full > 0) {
+        longest[loop] = full;
+        begin[loop] = range.begin;
+        end[loop] = range.end;
       }
       filling += ending;
-      non_empty[loop] = filling;
+      non_empty[loop] = full > 0 ? filling : 0;
     }
   }
 };

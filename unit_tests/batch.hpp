@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chunked_prefill/chunked_prefill.hpp>
@@ -27,9 +29,10 @@ struct Batch {
   std::vector<std::int32_t> req_pool_indices;
   cp::Policy policy = cp::Policy::equal;
   std::int64_t grain = 1;
+  cp::ContextShard shard = {};
 
   [[nodiscard]] cp::PlanOptions options() const {
-    return {.chunk_capacity = chunk_capacity, .policy = policy, .grain = grain};
+    return {.chunk_capacity = chunk_capacity, .policy = policy, .grain = grain, .shard = shard};
   }
 };
 
@@ -71,7 +74,8 @@ inline void make_page_table(Batch& batch, std::mt19937& random) {
               .req_to_page = {},
               .req_pool_indices = {},
               .policy = cp::Policy::equal,
-              .grain = 1};
+              .grain = 1,
+              .shard = {}};
   std::mt19937 random(2026);
   make_page_table(batch, random);
   return batch;
@@ -118,10 +122,23 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
   return ranges;
 }
 
+/// Whether the rank of `batch` holds the token at `position` of a sequence.
+[[nodiscard]] inline bool holds(const cp::ContextShard& shard, std::int64_t position) {
+  return position / shard.interleave % shard.world_size == shard.rank;
+}
+
 /// What a build must give, token by token from the definitions; shares no code with the library.
 [[nodiscard]] inline Result oracle(const Batch& batch) {
   Result result;
   if (batch.prefix_lens.empty()) return result;
+  // Of the first n tokens of a sequence the rank holds held[n].
+  std::vector<std::int64_t> held{0};
+  const auto held_of = [&](std::int64_t tokens) {
+    while (std::ssize(held) <= tokens) {
+      held.push_back(held.back() + (holds(batch.shard, std::ssize(held) - 1) ? 1 : 0));
+    }
+    return held[static_cast<std::size_t>(tokens)];
+  };
   for (const auto& loop :
        batch.policy == cp::Policy::packed ? packed_ranges(batch) : equal_ranges(batch)) {
     std::vector<std::int32_t> starts, ends, lens, cum{0};
@@ -130,13 +147,15 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
       const auto [start, end] = loop[i];
       std::int32_t len = 0;
       for (std::int64_t position = start; position < end; ++position) {
+        if (!holds(batch.shard, position)) continue;
+        const std::int64_t place = held_of(position);
         const auto& row = batch.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])];
-        const std::int64_t page = row[static_cast<std::size_t>(position / batch.page_size)];
-        slots.push_back(page * batch.page_size + position % batch.page_size);
+        const std::int64_t page = row[static_cast<std::size_t>(place / batch.page_size)];
+        slots.push_back(page * batch.page_size + place % batch.page_size);
         ++len;
       }
-      starts.push_back(static_cast<std::int32_t>(start));
-      ends.push_back(static_cast<std::int32_t>(end));
+      starts.push_back(static_cast<std::int32_t>(held_of(start)));
+      ends.push_back(static_cast<std::int32_t>(held_of(end)));
       lens.push_back(len);
       cum.push_back(cum.back() + len);
     }
@@ -148,6 +167,36 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
     result.chunk_kv_indices.push_back(slots);
   }
   return result;
+}
+
+/// The numbers that a plan must have a loop, counted in what its build must give.
+inline void expect_numbers(const cp::ChunkPlan& plan, const Result& expected) {
+  const auto& lens = expected.len_in_chunk;
+  ASSERT_EQ(plan.chunked_loop_num(), std::ssize(lens));
+  std::int64_t offset = 0;
+  for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+    SCOPED_TRACE("loop " + std::to_string(loop));
+    std::int64_t tokens = 0;
+    std::int32_t longest = 0, live = 0;
+    cp::SeqRange range;
+    for (std::int32_t i = 0; i < plan.batch_size(); ++i) {
+      const std::int32_t length = lens[static_cast<std::size_t>(loop)][static_cast<std::size_t>(i)];
+      if (length == 0) continue;
+      if (live == 0) range.begin = i;
+      range.end = i + 1;
+      ++live;
+      tokens += length;
+      longest = std::max(longest, length);
+    }
+    ASSERT_EQ(plan.tokens(loop), tokens);
+    ASSERT_EQ(plan.offset(loop), offset);
+    ASSERT_EQ(plan.max_chunk_len(loop), longest);
+    ASSERT_EQ(plan.seq_range(loop), range);
+    ASSERT_EQ(plan.non_empty_seqs(loop), live);
+    ASSERT_EQ(plan.has_empty_seq(loop), live < plan.batch_size());
+    offset += tokens;
+  }
+  ASSERT_EQ(plan.total_tokens(), offset);
 }
 
 /// Copies `values` into device memory of element type `T`.
@@ -294,6 +343,21 @@ template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
   batch.chunk_capacity = draw(0, 1) == 0 ? batch.chunk_capacity : draw(20, 4000);
   const std::int64_t grains[] = {1, batch.page_size, draw(1, 200)};
   batch.grain = std::min(grains[draw(0, 2)], batch.chunk_capacity);
+  return batch;
+}
+
+/// One rank's part of a drawn batch, under either policy.
+[[nodiscard]] inline Batch random_shard(std::uint32_t seed) {
+  Batch batch = seed % 2 == 0 ? random_batch(seed) : random_packed_batch(seed);
+  std::mt19937 random(seed + 2);
+  const auto draw = [&](std::int64_t least, std::int64_t most) {
+    return static_cast<std::int32_t>(
+        std::uniform_int_distribution<std::int64_t>(least, most)(random));
+  };
+  batch.shard.world_size = draw(1, 9);
+  batch.shard.rank = draw(0, batch.shard.world_size - 1);
+  const std::int64_t interleaves[] = {1, batch.page_size, draw(1, 70), draw(1, 3000)};
+  batch.shard.interleave = static_cast<std::int32_t>(interleaves[draw(0, 3)]);
   return batch;
 }
 

@@ -45,7 +45,8 @@ struct Engine {
                       .req_to_page = {},
                       .req_pool_indices = {},
                       .policy = options.policy,
-                      .grain = options.grain};
+                      .grain = options.grain,
+                      .shard = options.shard};
     for (std::size_t row = 0; row < sequences(); ++row) {
       std::vector<std::int32_t> pages(pages_per_row());
       for (auto& page : pages) page = static_cast<std::int32_t>(random() % 100000);
@@ -155,7 +156,19 @@ const Engine many_packed_sequences{
     .bounds = {.batch_size = 700, .max_prefix_len = 90, .total_tokens = 20000},
     .options = {.chunk_capacity = 1000, .policy = cp::Policy::packed, .grain = 7},
     .page_size = 16};
-const Engine engines[] = {few_sequences, many_sequences, packed_sequences, many_packed_sequences};
+/// `engine` of one rank.
+Engine shard_of(Engine engine, const cp::ContextShard& shard) {
+  engine.options.shard = shard;
+  return engine;
+}
+const Engine engines[] = {few_sequences,
+                          many_sequences,
+                          packed_sequences,
+                          many_packed_sequences,
+                          shard_of(few_sequences, {4, 2, 16}),
+                          shard_of(many_sequences, {2, 1, 16}),
+                          shard_of(packed_sequences, {3, 0, 1}),
+                          shard_of(many_packed_sequences, {4, 3, 10})};
 
 // The rule that a replayed graph relies on: what was enqueued for the bounds is right for every
 // batch within them.
@@ -279,9 +292,16 @@ void loops_beyond_the_shape() {
   EXPECT_EQ(refusal(plan({51, 49}, 10)), "plan.chunked_loop_num: 11 is outside [0, 10]");
   EXPECT_EQ(refusal(plan({50, 50}, 5)), "plan.grain: 5 is outside [10, 10]");
   EXPECT_EQ(refusal(plan({50, 50}, 10)), "none");
+  const auto of_rank = [](const cp::ContextShard& shard) {
+    return cp::plan_chunks(
+        std::vector<std::int32_t>{50, 50},
+        {.chunk_capacity = 10, .policy = cp::Policy::packed, .grain = 10, .shard = shard});
+  };
+  EXPECT_EQ(refusal(of_rank({2, 0, 1})), "plan.shard.world_size: 2 is outside [1, 1]");
+  EXPECT_EQ(refusal(of_rank({1, 0, 5})), "plan.shard.interleave: 5 is outside [1, 1]");
 }
 
-TYPED_TEST(Replay, RefusesMoreLoopsThanTheShapeHas) {
+TYPED_TEST(Replay, RefusesMoreLoopsThanTheShapeHasAndOtherSplits) {
   loops_beyond_the_shape<typename TypeParam::memory_space>();
 }
 

@@ -12,7 +12,8 @@
 namespace chunked_prefill {
 
 /// Which tokens of which sequence belong to which loop. Row `c` is loop `c`; all arrays are int32
-/// and contiguous.
+/// and contiguous. Of a ContextShard the rank's own tokens: positions count them alone, as its
+/// pages hold them one behind another.
 ///
 /// Example: prefix_lens {0, 300, 0, 64}, split equally with chunk_len 256
 ///
@@ -22,8 +23,8 @@ namespace chunked_prefill {
 ///     cum_seq_lens  {{0, 0, 256, 256, 320}, {0, 0, 44, 44, 44}}
 template <class MemorySpace>
 struct Chunks {
-  /// (chunked_loop_num, batch_size) first position of the chunk. Equal: `loop * chunk_len`. Packed:
-  /// where the loops before end.
+  /// (chunked_loop_num, batch_size) first position of the chunk. Equal: `loop * chunk_len`, of
+  /// a shard what it holds of that many. Packed: where the loops before end.
   Array2D<std::int32_t, MemorySpace> starts;
   /// (chunked_loop_num, batch_size) one past its last position. Equal: `min(prefix_len, start +
   /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop. Packed:
@@ -98,11 +99,13 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   impl::check_extents("chunks.ends", chunks.ends, loops, batch_size);
   impl::check_extents("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
   impl::check_extents("chunks.cum_seq_lens", chunks.cum_seq_lens, loops, batch_size + 1);
-  impl::launch(space, impl::ChunkRows{.prefix_lens = impl::IndexArray(prefix_lens.data()),
-                                      .split = {.batch_size = chunks.batch_size(),
-                                                .chunk_len = static_cast<std::int32_t>(chunk_len),
-                                                .max_prefix_len = INT32_MAX},
-                                      .table = impl::chunk_table(chunks)});
+  impl::launch(
+      space,
+      impl::ChunkRows{.prefix_lens = impl::IndexArray(prefix_lens.data()),
+                      .split = {.batch_size = chunks.batch_size(),
+                                .chunk_len = impl::Divisor(static_cast<std::int32_t>(chunk_len)),
+                                .max_prefix_len = INT32_MAX},
+                      .table = impl::chunk_table(chunks)});
 }
 
 /// The same into a table of its own, allocated in the memory of `prefix_lens`, which may wait for

@@ -40,9 +40,9 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
   if (can_fuse(shape)) {
     launch(space, FusedFill<Slot>{.batch = {.prefix_lens = prefix_lens,
                                             .req_pool_indices = req_pool_indices,
-                                            .split = equal_split(shape)},
-                                  .packed = packed_split(shape),
-                                  .is_packed = is_packed(shape),
+                                            .split = equal_split(shape),
+                                            .packed = packed_split(shape),
+                                            .is_packed = is_packed(shape)},
                                   .table = table,
                                   .tiles = tiles});
     return;
@@ -64,7 +64,8 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 /// Asynchronous with respect to `space`: enqueues one kernel, or two for a batch of more than 512
 /// sequences or of which the size times the longest prefix, in whole grains, is 2^31 or more,
 /// whatever the number of loops (none without loops), and returns. Fences nothing and copies
-/// nothing; allocates only when `metadata` must grow.
+/// nothing; allocates only when `metadata` must grow. On OpenMP and Threads the calling thread
+/// writes a batch of up to 4,096 tokens by itself, through Kokkos::Serial where there is one.
 ///
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
 ///

@@ -112,12 +112,12 @@ class ChunkedPrefillMetadata {
   /// replayed with the batch of `plan`.
   ///
   /// \throws InvalidArgument naming what of `plan` is beyond `shape`; its batch size or chunk
-  ///   length where that is another, its policy and grain included; `shape` when the buffers are
-  ///   too small for it, since those of a captured build stay where they are.
+  ///   length where that is another, its policy, grain and shard included; `shape` when the buffers
+  ///   are too small for it, since those of a captured build stay where they are.
   void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
     const ChunkShape live = plan.shape();
     impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
-    impl::check_same_policy(live, shape);
+    impl::check_same_split(live, shape);
     impl::check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
     impl::check_range("plan.chunked_loop_num", live.chunked_loop_num, 0, shape.chunked_loop_num);
     impl::check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);

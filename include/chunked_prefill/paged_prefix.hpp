@@ -44,9 +44,10 @@ struct PagedPrefix {
   using Input = Kokkos::View<const T*, Kokkos::LayoutStride, MemorySpace,
                              Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-  /// (batch_size) cached tokens of each sequence; the same values as the host's.
+  /// (batch_size) cached tokens of each sequence, on all ranks; the same values as the host's.
   Input<Length> prefix_lens;
-  /// (max_requests, max_pages) page ids. Only the pages that a prefix covers are read.
+  /// (max_requests, max_pages) page ids, of the rank's own cache. Only the pages that a prefix
+  /// covers are read.
   PageTable<MemorySpace> req_to_page;
   /// (batch_size) each sequence's row of `req_to_page`.
   Input<RequestIndex> req_pool_indices;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,32 @@ namespace chunked_prefill {
 enum class Policy : std::uint8_t {
   equal,   ///< every sequence gives every loop the same number of tokens, as long as it has some
   packed,  ///< sequence after sequence fills loop after loop: the fewest loops, at grain 1
+};
+
+/// Which tokens a rank of a context-parallel group holds: of every sequence those whose `(position
+/// / interleave) mod world_size` is `rank`, in order, in pages of the rank's own. The default holds
+/// all of them.
+///
+/// Example: of 10 tokens, with interleave 4, rank 0 of 2 holds the positions 0 to 3, 8 and 9.
+struct ContextShard {
+  std::int32_t world_size = 1;
+  std::int32_t rank = 0;
+  std::int32_t interleave = 1;  ///< tokens that one rank holds before the next rank's turn
+
+  /// How many of the first `tokens` tokens of a sequence the rank holds; `tokens` is not negative.
+  [[nodiscard]] constexpr std::int64_t local_tokens(std::int64_t tokens) const {
+    const std::int64_t turn = std::int64_t{world_size} * interleave;
+    return tokens / turn * interleave + std::clamp(tokens % turn - std::int64_t{rank} * interleave,
+                                                   std::int64_t{0}, std::int64_t{interleave});
+  }
+  /// A grain that keeps the cuts of every rank at the ends of its pages: `page_size` where the
+  /// interleave is whole pages, else `world_size` times the least common multiple of page size and
+  /// interleave. Both are positive.
+  [[nodiscard]] constexpr std::int64_t page_grain(std::int64_t page_size) const {
+    if (interleave % page_size == 0) return page_size;
+    return world_size * std::lcm(page_size, std::int64_t{interleave});
+  }
+  friend bool operator==(const ContextShard&, const ContextShard&) = default;
 };
 
 /// What decides the cuts, beside the prefix lengths.
@@ -23,6 +51,10 @@ struct PlanOptions {
   /// Packed: a sequence is cut at multiples of this many tokens only, such as the page size. 1
   /// gives the fewest loops.
   std::int64_t grain = 1;
+  /// Whose tokens are counted. The cuts are those of all ranks together, and prefix lengths,
+  /// capacity and grain count the tokens of all; numbers per loop, the chunk table and the slots
+  /// are the rank's own. Works with any grain; `ContextShard::page_grain` keeps pages whole.
+  ContextShard shard = {};
 };
 
 /// What `fill` needs of a plan: the shape of the chunk table, and where the device's lengths are
@@ -30,10 +62,11 @@ struct PlanOptions {
 struct ChunkShape {
   Policy policy = Policy::equal;
   std::int32_t grain = 1;             ///< tokens, between cuts of a sequence
+  ContextShard shard = {};            ///< whose tokens are meant by `total_tokens`
   std::int32_t batch_size = 0;        ///< sequences
-  std::int32_t chunk_len = 0;         ///< tokens one sequence gives to one loop at most
+  std::int32_t chunk_len = 0;         ///< tokens one sequence gives to one loop at most, all ranks
   std::int32_t chunked_loop_num = 0;  ///< loops
-  std::int32_t max_prefix_len = 0;    ///< tokens
+  std::int32_t max_prefix_len = 0;    ///< tokens, of all ranks
   std::int64_t total_tokens = 0;      ///< of all loops together
   friend bool operator==(const ChunkShape&, const ChunkShape&) = default;
 };
@@ -63,24 +96,28 @@ class ChunkPlan {
   [[nodiscard]] Policy policy() const { return m_policy; }
   /// Tokens between the places where a sequence may be cut; 1 for an equal split.
   [[nodiscard]] std::int32_t grain() const { return m_grain; }
-  /// Tokens one sequence gives to one loop at most: for an equal split `chunk_capacity /
-  /// batch_size`, 0 for an empty batch; for a packed one `chunk_capacity` cut to whole grains.
+  /// The rank that the numbers per loop are of.
+  [[nodiscard]] ContextShard shard() const { return m_shard; }
+  /// Tokens one sequence gives to one loop at most, on all ranks together: for an equal split
+  /// `chunk_capacity / batch_size`, 0 for an empty batch; for a packed one `chunk_capacity` cut to
+  /// whole grains.
   [[nodiscard]] std::int32_t chunk_len() const { return m_chunk_len; }
   /// Number of loops; 0 when no sequence has a cached prefix.
   [[nodiscard]] std::int32_t chunked_loop_num() const {
     return static_cast<std::int32_t>(m_tokens_per_loop.size());
   }
-  /// Tokens of all loops together: the sum of the prefix lengths.
+  /// Tokens of all loops together: the sum of the prefix lengths, or of the rank's part of them.
   [[nodiscard]] std::int64_t total_tokens() const {
     return m_offsets.empty() ? 0 : m_offsets.back();
   }
-  /// Longest prefix of the batch, in tokens, and the first sequence that has it.
+  /// Longest prefix of the batch, in tokens of all ranks, and the first sequence that has it.
   [[nodiscard]] std::int32_t max_prefix_len() const { return m_max_prefix_len; }
   [[nodiscard]] std::int32_t longest_sequence() const { return m_longest_sequence; }
 
   [[nodiscard]] ChunkShape shape() const {
     return {.policy = m_policy,
             .grain = m_grain,
+            .shard = m_shard,
             .batch_size = m_batch_size,
             .chunk_len = m_chunk_len,
             .chunked_loop_num = chunked_loop_num(),
@@ -96,7 +133,8 @@ class ChunkPlan {
   [[nodiscard]] std::int32_t max_chunk_len(std::int32_t loop) const {
     return m_max_chunk_len_per_loop[loop];
   }
-  /// The shortest range that holds every sequence with a token in loop `loop`.
+  /// The shortest range that holds every sequence with a token in loop `loop`; [0, 0) where there
+  /// is none, as a shard can have it.
   [[nodiscard]] SeqRange seq_range(std::int32_t loop) const {
     return {m_seq_begin_per_loop[loop], m_seq_end_per_loop[loop]};
   }
@@ -131,6 +169,7 @@ class ChunkPlan {
 
   Policy m_policy = Policy::equal;
   std::int32_t m_grain = 1;
+  ContextShard m_shard;
   std::int32_t m_batch_size = 0;
   std::int64_t m_chunk_capacity = 0;
   std::int32_t m_chunk_len = 0;
@@ -159,9 +198,10 @@ class ChunkPlan {
 /// \param prefix_lens (batch_size), tokens; an empty batch and all-zero lengths give zero loops.
 /// \throws InvalidArgument naming `chunk_capacity` when it is outside [1, INT32_MAX], less than the
 ///   batch size (equal) or so small that INT32_MAX loops are needed; naming `grain` when it is
-///   outside [1, chunk_capacity], or is not 1 for an equal split; naming `batch_size` when there
-///   are more than INT32_MAX lengths; naming `prefix_lens[i]` when an element is outside [0,
-///   INT32_MAX].
+///   outside [1, chunk_capacity], or is not 1 for an equal split; naming `shard.rank` when it is
+///   outside [0, world_size), `shard.world_size` or `shard.interleave` when it or their product is
+///   outside [1, INT32_MAX]; naming `batch_size` when there are more than INT32_MAX lengths; naming
+///   `prefix_lens[i]` when an element is outside [0, INT32_MAX].
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int32_t> prefix_lens,
                                     const PlanOptions& options = {});
 [[nodiscard]] ChunkPlan plan_chunks(std::span<const std::int64_t> prefix_lens,
@@ -174,7 +214,7 @@ void plan_chunks(std::span<const std::int32_t> prefix_lens, const PlanOptions& o
 void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& options,
                  ChunkPlan& plan);
 
-/// The largest batches of a build that is captured once and replayed.
+/// The largest batches of a build that is captured once and replayed; tokens of all ranks.
 struct BatchBounds {
   std::int64_t batch_size = 0;      ///< sequences, padding sequences of length 0 included
   std::int64_t max_prefix_len = 0;  ///< tokens of the longest prefix
@@ -186,7 +226,7 @@ struct BatchBounds {
 /// holds its own batch: packed with a grain, other lengths of the same total can need more loops.)
 ///
 /// \throws InvalidArgument naming the bound that is negative, beyond INT32_MAX or more tokens than
-///   `batch_size` prefixes can have; naming `chunk_capacity` and `grain` as `plan_chunks` does.
+///   `batch_size` prefixes can have; naming what of `options` `plan_chunks` would.
 [[nodiscard]] ChunkShape bounding_shape(const BatchBounds& bounds, const PlanOptions& options = {});
 
 }  // namespace chunked_prefill

@@ -101,13 +101,20 @@ void check_page_table(const PageTable<MemorySpace>& req_to_page) {
   }
 }
 
+inline void check_shard(const ContextShard& shard) {
+  check_range("shard.world_size", shard.world_size, 1, INT32_MAX);
+  check_range("shard.rank", shard.rank, 0, shard.world_size - std::int64_t{1});
+  check_range("shard.interleave", shard.interleave, 1, INT32_MAX / shard.world_size);
+}
+
 /// A shape that somebody else than `plan_chunks` and `bounding_shape` may have put together.
 inline void check_shape(const ChunkShape& shape) {
   check_range("shape.batch_size", shape.batch_size, 0, INT32_MAX);
   check_range("shape.max_prefix_len", shape.max_prefix_len, 0,
               shape.batch_size == 0 ? 0 : INT32_MAX);
-  check_range("shape.total_tokens", shape.total_tokens, shape.max_prefix_len,
-              std::int64_t{shape.batch_size} * shape.max_prefix_len);
+  check_shard(shape.shard);
+  const std::int64_t longest = shape.shard.local_tokens(shape.max_prefix_len);
+  check_range("shape.total_tokens", shape.total_tokens, longest, shape.batch_size * longest);
   check_range("shape.grain", shape.grain, 1, shape.policy == Policy::packed ? INT32_MAX : 1);
   if (shape.max_prefix_len == 0) {
     check_range("shape.chunked_loop_num", shape.chunked_loop_num, 0, 0);
@@ -123,14 +130,20 @@ inline void check_shape(const ChunkShape& shape) {
   }
 }
 
-/// A plan cuts as the shape of a captured build does.
-inline void check_same_policy(const ChunkShape& plan, const ChunkShape& shape) {
+/// A plan cuts as the shape of a captured build does, for the same rank.
+inline void check_same_split(const ChunkShape& plan, const ChunkShape& shape) {
   if (plan.policy != shape.policy) {
     const auto name = [](Policy policy) { return policy == Policy::packed ? "packed" : "equal"; };
     throw InvalidArgument("plan.policy", std::string(name(plan.policy)) + " where the shape is " +
                                              name(shape.policy));
   }
-  check_range("plan.grain", plan.grain, shape.grain, shape.grain);
+  const auto check_same = [](const char* argument, std::int32_t value, std::int32_t expected) {
+    check_range(argument, value, expected, expected);
+  };
+  check_same("plan.grain", plan.grain, shape.grain);
+  check_same("plan.shard.world_size", plan.shard.world_size, shape.shard.world_size);
+  check_same("plan.shard.rank", plan.shard.rank, shape.shard.rank);
+  check_same("plan.shard.interleave", plan.shard.interleave, shape.shard.interleave);
 }
 
 /// The device's inputs fit the plan that the host's lengths gave.
@@ -146,10 +159,13 @@ void check_prefix(const ChunkShape& shape,
   check_extent("req_pool_indices", prefix.req_pool_indices.extent(0), batch_size);
   check_range("page_size", prefix.page_size, 1, INT32_MAX);
   check_page_table(prefix.req_to_page);
-  const std::int64_t pages = (shape.max_prefix_len + prefix.page_size - 1) / prefix.page_size;
+  const std::int64_t tokens = shape.shard.local_tokens(shape.max_prefix_len);
+  const std::int64_t pages = (tokens + prefix.page_size - 1) / prefix.page_size;
   const auto max_pages = static_cast<std::int64_t>(prefix.req_to_page.extent(1));
-  if (shape.max_prefix_len > 0 && (pages > max_pages || prefix.req_to_page.extent(0) == 0)) {
-    throw InvalidArgument(longest(), std::to_string(shape.max_prefix_len) + " tokens need " +
+  if (tokens > 0 && (pages > max_pages || prefix.req_to_page.extent(0) == 0)) {
+    const std::string of_rank =
+        shape.shard.world_size == 1 ? "" : " of rank " + std::to_string(shape.shard.rank);
+    throw InvalidArgument(longest(), std::to_string(tokens) + " tokens" + of_rank + " need " +
                                          std::to_string(pages) + " pages of page_size " +
                                          std::to_string(prefix.page_size) + ", req_to_page has " +
                                          std::to_string(prefix.req_to_page.extent(0)) +

@@ -12,7 +12,7 @@
 namespace chunked_prefill::impl {
 
 /// The chunk table by itself, one team a loop, for batches of any size. The threads of a team share
-/// the batch out in stretches, and the lanes of a thread scan a stretch. Sums pass from thread to
+/// the batch out in parts, and the lanes of a thread scan a part. Sums pass from thread to
 /// thread through team scratch, behind one barrier; a batch that one thread can take needs none.
 ///
 /// Raw pointers, not Views: a functor beyond 512 bytes is launched through constant memory on CUDA
@@ -22,7 +22,7 @@ struct ChunkRows {
   EqualSplit split;
   ChunkTable table;
 
-  /// Tokens of a thread's stretch of the batch, for the other threads of its team.
+  /// Tokens of a thread's part of the batch, for the other threads of its team.
   struct Tokens {
     std::int64_t before_loop;
     std::int64_t in_loop;
@@ -34,20 +34,20 @@ struct ChunkRows {
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::int32_t loop = team.league_rank();
-    const std::int32_t start = split.start(loop);
-    const std::int32_t stretch =
+    const auto stretch = split.stretch(loop);
+    const std::int32_t part =
         ceil_div(split.batch_size, static_cast<std::int32_t>(team.team_size()));
-    const std::int32_t first = Kokkos::min(split.batch_size, team.team_rank() * stretch);
-    const std::int32_t size = Kokkos::min(split.batch_size - first, stretch);
+    const std::int32_t first = Kokkos::min(split.batch_size, team.team_rank() * part);
+    const std::int32_t size = Kokkos::min(split.batch_size - first, part);
 
-    // Tokens in this loop of the sequences before this stretch, and in earlier loops of all.
+    // Tokens in this loop of the sequences before this part, and in earlier loops of all.
     std::int32_t sum_before = 0;
     std::int64_t offset = 0;
     if (table.offsets != nullptr) {
       Kokkos::parallel_reduce(
           Kokkos::ThreadVectorRange(team, size),
           [&](const std::int32_t k, std::int64_t& sum) {
-            sum += EqualSplit::tokens_before(prefix_len(first + k), start);
+            sum += EqualSplit::tokens_before(length(first + k), stretch.begin);
           },
           offset);
     }
@@ -57,7 +57,7 @@ struct ChunkRows {
       Kokkos::parallel_reduce(
           Kokkos::ThreadVectorRange(team, size),
           [&](const std::int32_t k, std::int64_t& sum) {
-            sum += split.tokens(prefix_len(first + k), start);
+            sum += stretch.tokens(length(first + k));
           },
           in_loop);
       Kokkos::single(Kokkos::PerThread(team), [&] {
@@ -75,15 +75,15 @@ struct ChunkRows {
           [&](const std::int32_t k, std::int64_t& sum) { sum += tokens(k).before_loop; }, offset);
     }
 
-    std::int32_t sum_through = 0;  // tokens of this stretch in this loop
+    std::int32_t sum_through = 0;  // tokens of this part in this loop
     // The range begins at 0: the vector scan of Kokkos 4.5 on CUDA overlooks where one begins.
     Kokkos::parallel_scan(
         Kokkos::ThreadVectorRange(team, size),
         [&](const std::int32_t k, std::int32_t& sum, const bool final) {
-          const std::int32_t length = prefix_len(first + k);
-          sum += split.tokens(length, start);
+          const std::int32_t own = length(first + k);
+          sum += stretch.tokens(own);
           if (final) {
-            table.write(loop, first + k, start, split.end(length, start), sum_before + sum);
+            table.write(loop, first + k, stretch.begin, stretch.end_in(own), sum_before + sum);
           }
         },
         sum_through);
@@ -97,8 +97,8 @@ struct ChunkRows {
   }
 
  private:
-  KOKKOS_FUNCTION std::int32_t prefix_len(std::int32_t i) const {
-    return prefix_lens.clamped(i, split.max_prefix_len);
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t length(std::int32_t i) const {
+    return split.length(prefix_lens, i);
   }
 };
 

@@ -8,6 +8,7 @@
 #include <chunked_prefill/impl/index_array.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
 #include <chunked_prefill/impl/packed_split.hpp>
+#include <chunked_prefill/impl/token_shard.hpp>
 #include <chunked_prefill/plan.hpp>
 
 namespace chunked_prefill::impl {
@@ -18,19 +19,22 @@ inline bool is_packed(const ChunkShape& shape) { return shape.policy == Policy::
 /// that holds all prefixes, that loop.
 inline EqualSplit equal_split(const ChunkShape& shape) {
   return {.batch_size = shape.batch_size,
-          .chunk_len = is_packed(shape) ? shape.max_prefix_len : shape.chunk_len,
-          .max_prefix_len = shape.max_prefix_len};
+          .chunk_len = Divisor(is_packed(shape) ? shape.max_prefix_len : shape.chunk_len),
+          .max_prefix_len = shape.max_prefix_len,
+          .shard = TokenShard(shape.shard)};
 }
 inline PackedSplit packed_split(const ChunkShape& shape) {
   return {.chunk_len = shape.chunk_len,
           .max_prefix_len = shape.max_prefix_len,
-          .grain = Divisor(shape.grain)};
+          .grain = Divisor(shape.grain),
+          .shard = TokenShard(shape.shard)};
 }
 
-/// Enqueues the chunk table of `shape` by itself on `space`.
+/// Enqueues the chunk table of `shape` by itself on `space`; nothing when there are no loops.
 template <ExecutionSpace Space>
 void enqueue_table(const Space& space, const ChunkShape& shape, const IndexArray& prefix_lens,
                    const ChunkTable& table) {
+  if (shape.chunked_loop_num == 0) return;
   if (is_packed(shape)) {
     launch(space,
            PackedRows{.prefix_lens = prefix_lens, .split = packed_split(shape), .table = table});

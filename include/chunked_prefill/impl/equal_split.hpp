@@ -2,34 +2,67 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/index_array.hpp>
+#include <chunked_prefill/impl/token_shard.hpp>
 #include <cstdint>
 
 namespace chunked_prefill::impl {
 
-/// What the equal split needs to know beside the prefix lengths.
+/// The closed form of the equal split: loop `c` holds the positions [c * chunk_len, (c + 1) *
+/// chunk_len) of every sequence.
+///
+/// All lengths and places are those of the rank's own tokens. Of a sequence that is not sharded
+/// these are all, and places are positions. A shard has its tokens in the order of the sequence, so
+/// that loops hold one stretch of them after another, if not all equally long.
 struct EqualSplit {
   std::int32_t batch_size;
-  std::int32_t chunk_len;
+  Divisor chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
+  TokenShard shard = {};
 
-  // The closed form: loop `c` holds the positions [c * chunk_len, (c + 1) * chunk_len) of every
-  // sequence. Lengths are those that the plan was made for, or cut.
+  /// Length of sequence `i`.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t length(const IndexArray& prefix_lens,
+                                                    std::int32_t i) const {
+    return shard.local(prefix_lens.clamped(i, max_prefix_len));
+  }
+  /// Length of the longest sequence.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t max_length() const {
+    return shard.local(max_prefix_len);
+  }
 
-  /// Where loop `loop` begins in every sequence. Loops past the longest prefix begin at its end.
-  KOKKOS_FUNCTION std::int32_t start(std::int64_t loop) const {
-    return static_cast<std::int32_t>(Kokkos::min(loop * chunk_len, std::int64_t{max_prefix_len}));
+  /// What a loop holds of every sequence that is long enough.
+  struct Stretch {
+    std::int32_t begin;
+    std::int32_t end;
+
+    /// Where the loop ends in a sequence: before `begin` in one that is over.
+    [[nodiscard]] KOKKOS_FUNCTION std::int32_t end_in(std::int32_t length) const {
+      return Kokkos::min(length, end);
+    }
+    /// Tokens of a sequence in the loop.
+    [[nodiscard]] KOKKOS_FUNCTION std::int32_t tokens(std::int32_t length) const {
+      return Kokkos::clamp(length - begin, 0, end - begin);
+    }
+  };
+  /// Of loop `loop`. Loops past the longest prefix are at its end.
+  [[nodiscard]] KOKKOS_FUNCTION Stretch stretch(std::int64_t loop) const {
+    return {.begin = cut(loop), .end = cut(loop + 1)};
   }
-  /// Where the loop that begins at `start` ends in a sequence: before `start` in one that is over.
-  KOKKOS_FUNCTION std::int32_t end(std::int32_t prefix_len, std::int32_t start) const {
-    return start + Kokkos::min(prefix_len - start, chunk_len);
+  /// Tokens of a sequence before `place`.
+  KOKKOS_FUNCTION static std::int32_t tokens_before(std::int32_t length, std::int32_t place) {
+    return Kokkos::min(length, place);
   }
-  /// Tokens of a sequence in the loop that begins at `start`.
-  KOKKOS_FUNCTION std::int32_t tokens(std::int32_t prefix_len, std::int32_t start) const {
-    return Kokkos::clamp(prefix_len - start, std::int32_t{0}, chunk_len);
+  /// The loop that holds `place`; one past the last loop for a place behind every sequence.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t loop_at(std::int32_t place) const {
+    if (place >= max_length()) return chunk_len.quotient(max_prefix_len) + 1;
+    return chunk_len.quotient(shard.position(place));
   }
-  /// Tokens of a sequence in all loops before the one that begins at `start`.
-  KOKKOS_FUNCTION static std::int32_t tokens_before(std::int32_t prefix_len, std::int32_t start) {
-    return Kokkos::min(prefix_len, start);
+
+ private:
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t cut(std::int64_t loop) const {
+    return shard.local(static_cast<std::int32_t>(
+        Kokkos::min(loop * chunk_len.value(), std::int64_t{max_prefix_len})));
   }
 };
 

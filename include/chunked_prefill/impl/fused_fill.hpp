@@ -6,7 +6,6 @@
 #include <chunked_prefill/impl/chunk_table.hpp>
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/lanes.hpp>
-#include <chunked_prefill/impl/packed_split.hpp>
 #include <chunked_prefill/impl/slot_tiles.hpp>
 #include <chunked_prefill/impl/staged_rows.hpp>
 #include <chunked_prefill/plan.hpp>
@@ -20,9 +19,7 @@ namespace chunked_prefill::impl {
 /// take ChunkRows and KvIndices, which read it once a loop.
 template <Index Slot>
 struct FusedFill {
-  StagedRows::Batch batch;  ///< the slots of a packed split are those of one loop
-  PackedSplit packed;       ///< of the table; unused when it is split equally
-  bool is_packed;
+  StagedRows::Batch batch;
   ChunkTable table;
   SlotTiles<Slot> tiles;
   // Set by `launch`. The teams of ranks [0, row_teams) write rows of the table, and those from
@@ -34,18 +31,43 @@ struct FusedFill {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const auto rows = StagedRows::stage(team, batch);
     const std::int32_t rank = team.league_rank();
-    if (rank < row_teams) write_table(team, rows, rank);
+    if constexpr (runs_on_host<typename Team::execution_space>) {
+      if (!batch.is_packed) return write_both(team, rows, rank);
+    }
+    if (rank < row_teams) write_rows(team, rows, rank);
     if (rank >= first_tile_team) tiles.write(team, rows, rank - first_tile_team);
   }
 
  private:
   template <class Team>
-  KOKKOS_FUNCTION void write_table(const Team& team, const StagedRows& rows,
-                                   std::int32_t rank) const {
-    if (is_packed) return rows.write_packed_rows(team, packed, table, rank, row_teams);
+  KOKKOS_FUNCTION void write_rows(const Team& team, const StagedRows& rows,
+                                  std::int32_t first) const {
+    if (batch.is_packed) return rows.write_packed(team, table, first, row_teams);
     CHUNKED_PREFILL_ROLLED
-    for (std::int64_t loop = rank; loop < table.chunked_loop_num; loop += row_teams) {
-      rows.write_row(team, table, static_cast<std::int32_t>(loop));
+    for (std::int64_t loop = first; loop < table.chunked_loop_num; loop += row_teams) {
+      rows.write(team, rows.row(team, static_cast<std::int32_t>(loop)), table);
+    }
+  }
+
+  /// Host: a thread that writes slots of a loop is at its row already. A row belongs to the tile in
+  /// which the loop before ends, the first to the first.
+  template <class Team>
+  KOKKOS_FUNCTION void write_both(const Team& team, const StagedRows& rows,
+                                  std::int32_t tile) const {
+    const auto part = tiles.range(tile);
+    const bool is_last = tile + 1 == row_teams;
+    StagedRows::Row row;
+    if (tile == 0) {
+      row = rows.row(team, 0);
+      rows.write(team, row, table);
+    } else if (!rows.find(team, row, part.begin)) {
+      return;
+    }
+    tiles.write(team, rows, row, part);
+    while ((row.end <= part.end || is_last) && row.loop + 1 < table.chunked_loop_num) {
+      row = rows.next(team, row);
+      rows.write(team, row, table);
+      tiles.write(team, rows, row, part);
     }
   }
 };
@@ -69,9 +91,10 @@ void launch(const Space& space, FusedFill<Slot> kernel) {
   std::int32_t quads = kernel.batch.quads;
   if constexpr (runs_on_host<Space>) {
     // A team is a thread, which takes its share of both.
+    teams = std::max(teams, 1);
     kernel.row_teams = teams;
     // Scratch stays, and must not grow from launch to launch.
-    quads = StagedRows::scratch_quads<Space>(StagedRows::most_sequences);
+    quads = StagedRows::scratch_quads<Space>(StagedRows::most_sequences, true);
   } else {
     // Rows and tiles side by side.
     constexpr std::int32_t most_row_teams = 1 << 20;

@@ -76,8 +76,9 @@ KOKKOS_FUNCTION void lane_scan(const Team& team, const Value& value, const Use& 
   if constexpr (lanes == 1) return use(0, 0);
   Kokkos::parallel_scan(Kokkos::ThreadVectorRange(team, lanes),
                         [&](const std::int32_t lane, std::int32_t& sum, const bool final) {
+                          const std::int32_t own = value(lane);  // `use` may overwrite it
                           if (final) use(lane, sum);
-                          sum += value(lane);
+                          sum += own;
                         });
 }
 

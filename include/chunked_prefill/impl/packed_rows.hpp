@@ -57,13 +57,13 @@ struct PackedRows {
     const std::int32_t loop = team.league_rank();
     const std::int64_t cuts[] = {split.cut(loop), split.cut(loop + std::int64_t{1})};
     const std::int32_t n = table.batch_size;
-    const std::int32_t stretch = ceil_div(n, static_cast<std::int32_t>(team.team_size()));
-    const std::int32_t first = Kokkos::min(n, team.team_rank() * stretch);
-    const std::int32_t size = Kokkos::min(n - first, stretch);
+    const std::int32_t part = ceil_div(n, static_cast<std::int32_t>(team.team_size()));
+    const std::int32_t first = Kokkos::min(n, team.team_rank() * part);
+    const std::int32_t size = Kokkos::min(n - first, part);
     const Scratch<Space> of_thread(team.team_scratch(0), team.team_size());
     const CutScratch<Space> offsets(team.team_scratch(0), 2);
 
-    // Tokens of each thread's stretch.
+    // Tokens of each thread's part.
     PackedTokens sum;
     Kokkos::parallel_reduce(
         Kokkos::ThreadVectorRange(team, size),
@@ -72,7 +72,7 @@ struct PackedRows {
     Kokkos::single(Kokkos::PerThread(team), [&] { of_thread(team.team_rank()) = sum; });
     team.team_barrier();
 
-    // Tokens of the stretches before this one, and of all.
+    // Tokens of the parts before this one, and of all.
     PackedTokens before;
     PackedTokens all;
     for (int t = 0; t < team.team_size(); ++t) {
@@ -90,10 +90,11 @@ struct PackedRows {
                             const PackedTokens own = tokens(first + k);
                             if (final) {
                               for (int c = 0; c < 2; ++c) {
-                                const std::int64_t within = cuts[c] - before.padded - to.padded;
+                                const std::int64_t padded_before = before.padded + to.padded;
+                                const std::int64_t within = cuts[c] - padded_before;
                                 if (within >= 0 && within < own.padded) {
-                                  offsets(c) =
-                                      before.tokens + to.tokens + Kokkos::min(within, own.tokens);
+                                  offsets(c) = before.tokens + to.tokens +
+                                               before_cut(cuts[c], own, padded_before);
                                 }
                               }
                             }
@@ -109,11 +110,10 @@ struct PackedRows {
           const std::int32_t i = first + k;
           const PackedTokens own = tokens(i);
           if (final) {
-            const auto length = static_cast<std::int32_t>(own.tokens);
             const std::int64_t padded_before = before.padded + to.padded;
             const std::int64_t through = before.tokens + to.tokens + own.tokens;
-            table.write(loop, i, PackedSplit::before(cuts[0], length, padded_before),
-                        PackedSplit::before(cuts[1], length, padded_before),
+            table.write(loop, i, before_cut(cuts[0], own, padded_before),
+                        before_cut(cuts[1], own, padded_before),
                         static_cast<std::int32_t>(Kokkos::clamp(through, begin, end) - begin));
           }
           to += own;
@@ -122,9 +122,12 @@ struct PackedRows {
   }
 
  private:
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t before_cut(std::int64_t cut, const PackedTokens& own,
+                                                        std::int64_t padded_before) const {
+    return split.before(cut, static_cast<std::int32_t>(own.tokens), padded_before);
+  }
   [[nodiscard]] KOKKOS_FUNCTION PackedTokens tokens(std::int32_t i) const {
-    const std::int32_t length = prefix_lens.clamped(i, split.max_prefix_len);
-    return {.tokens = length, .padded = split.padded(length)};
+    return {.tokens = split.length(prefix_lens, i), .padded = split.padded(prefix_lens, i)};
   }
 };
 

@@ -38,22 +38,41 @@ struct SlotTiles {
   /// How far into a 16-byte unit the output begins; tiles are cut on those units.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t lead() const { return lead(chunk_kv_indices); }
 
+  /// Flat indices [begin, end).
+  struct Range {
+    std::int64_t begin;
+    std::int64_t end;
+  };
+  /// Of tile `tile`.
+  [[nodiscard]] KOKKOS_FUNCTION Range range(std::int64_t tile) const {
+    const std::int64_t unit = tile * tiling.size - lead();
+    return {.begin = Kokkos::max(unit, std::int64_t{0}),
+            .end = Kokkos::min(unit + tiling.size, total_tokens)};
+  }
+
   /// Writes tile `tile`. The whole team calls it.
   template <class Team, class Rows>
   KOKKOS_FUNCTION void write(const Team& team, const Rows& rows, std::int64_t tile) const {
-    const std::int64_t unit = tile * tiling.size - lead();
-    std::int64_t begin = Kokkos::max(unit, std::int64_t{0});
-    const std::int64_t end = Kokkos::min(unit + tiling.size, total_tokens);
+    Range left = range(tile);
     typename Rows::Row row;
-    while (begin < end && rows.find(team, row, begin)) {
-      const std::int64_t stop = Kokkos::min(end, std::int64_t{row.end});
-      write(team, Part<Rows>{.rows = rows,
-                             .row = row,
-                             .first = static_cast<std::int32_t>(begin - row.begin),
-                             .size = static_cast<std::int32_t>(stop - begin),
-                             .out = chunk_kv_indices + begin});
-      begin = stop;
+    while (left.begin < left.end && rows.find(team, row, left.begin)) {
+      write(team, rows, row, left);
+      left.begin = row.end;
     }
+  }
+
+  /// Writes what of loop `row` lies in `range`. The whole team calls it.
+  template <class Team, class Rows>
+  KOKKOS_FUNCTION void write(const Team& team, const Rows& rows, const typename Rows::Row& row,
+                             const Range& range) const {
+    const std::int64_t begin = Kokkos::max(range.begin, std::int64_t{row.begin});
+    const std::int64_t end = Kokkos::min(range.end, std::int64_t{row.end});
+    if (begin >= end) return;
+    write(team, Part<Rows>{.rows = rows,
+                           .row = row,
+                           .first = static_cast<std::int32_t>(begin - row.begin),
+                           .size = static_cast<std::int32_t>(end - begin),
+                           .out = chunk_kv_indices + begin});
   }
 
  private:
@@ -153,10 +172,12 @@ struct SlotTiles {
     writer.finish();
   }
 
-  /// The slots of `count` positions of one sequence from `position` on, page after page.
+  /// The slots of `count` positions of one sequence from `position` on, page after page. Inlined,
+  /// so that the writer stays in registers.
   template <class Writer>
-  KOKKOS_FUNCTION void write_positions(Writer& writer, const std::int32_t* page_ids,
-                                       std::int32_t position, std::int32_t count) const {
+  KOKKOS_FORCEINLINE_FUNCTION void write_positions(Writer& writer, const std::int32_t* page_ids,
+                                                   std::int32_t position,
+                                                   std::int32_t count) const {
     const std::int32_t size = page_size.value();
     if (size == 1) return writer.ids(page_ids + position, count);
     std::int32_t page = page_size.quotient(position);

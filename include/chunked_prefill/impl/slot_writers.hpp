@@ -69,7 +69,8 @@ class PlainWriter {
 #if defined(__SSE2__)
     // The last line may reach into what the next run writes.
     KOKKOS_IF_ON_HOST(
-        (const std::int32_t lines = Kokkos::min(ceil_div(count, line<Slot>), m_left / line<Slot>);
+        (const std::int32_t lines = Kokkos::min(lines_of(std::uint32_t(count) + line<Slot> - 1),
+                                                lines_of(std::uint32_t(m_left)));
          write_lines<false>(first, lines, m_out); k = lines * line<Slot>;))
 #endif
     for (; k < count; ++k) m_out[k] = plus(first, k);
@@ -88,6 +89,10 @@ class PlainWriter {
   KOKKOS_FUNCTION void finish() {}
 
  private:
+  /// Whole lines of `size` slots. Unsigned, which divides faster.
+  static std::int32_t lines_of(std::uint32_t size) {
+    return static_cast<std::int32_t>(size / line<Slot>);
+  }
   KOKKOS_FUNCTION void advance(std::int32_t count) {
     m_out += count;
     m_left -= count;

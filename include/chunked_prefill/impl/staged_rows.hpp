@@ -30,21 +30,23 @@ struct StagedRows {
   using Scratch = Kokkos::View<Quad*, typename Space::scratch_memory_space,
                                Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
-  /// What is read.
+  /// What is read, and how it is split.
   struct Batch {
     IndexArray prefix_lens;       ///< (batch_size)
     IndexArray req_pool_indices;  ///< (batch_size)
-    EqualSplit split;
+    EqualSplit split;             ///< of a packed batch one loop, in whose order its slots are
+    PackedSplit packed;           ///< of the table, where `is_packed`
+    bool is_packed = false;
     // Set by `prepare`, on the host.
-    Divisor most_per_loop = {};  ///< batch_size * chunk_len
-    std::int32_t padded = 0;     ///< batch_size rounded up to whole quads, as many for every lane
-    std::int32_t quads = 0;      ///< of scratch
+    Divisor batch_size = {};
+    std::int32_t padded = 0;  ///< batch_size rounded up to whole quads, as many for every lane
+    std::int32_t quads = 0;   ///< of scratch
 
     template <ExecutionSpace Space>
     void prepare() {
-      most_per_loop = Divisor(split.batch_size * split.chunk_len);
+      batch_size = Divisor(split.batch_size);
       padded = padded_size<Space>(split.batch_size);
-      quads = scratch_quads<Space>(split.batch_size);
+      quads = scratch_quads<Space>(split.batch_size, is_packed);
     }
   };
 
@@ -57,16 +59,16 @@ struct StagedRows {
     std::int32_t loop = -1;
     std::int32_t begin = 0;  ///< its flat indices are [begin, end)
     std::int32_t end = 0;
-    std::int32_t first_position = 0;  ///< of the loop in every sequence
+    EqualSplit::Stretch stretch = {};  ///< of every sequence
 
-    /// Position of sequence `i` at which the loop begins.
-    KOKKOS_FUNCTION std::int32_t start(std::int32_t) const { return first_position; }
+    /// Place in sequence `i` at which the loop begins.
+    KOKKOS_FUNCTION std::int32_t start(std::int32_t) const { return stretch.begin; }
   };
 
   /// Scratch that a batch of `batch_size` takes.
   template <ExecutionSpace Space>
-  static std::int32_t scratch_quads(std::int32_t batch_size) {
-    return (3 * padded_size<Space>(batch_size) + 4) / 4 + ceil_div(batch_size, 4);
+  static std::int32_t scratch_quads(std::int32_t batch_size, bool is_packed) {
+    return ((is_packed ? 3 : 2) * padded_size<Space>(batch_size) + 8) / 4 + ceil_div(batch_size, 4);
   }
 
   /// Reads the batch. The whole team calls it, and waits before it reads what the others have read.
@@ -77,12 +79,12 @@ struct StagedRows {
                           .batch_size = batch.split.batch_size,
                           .scratch = reinterpret_cast<std::int32_t*>(scratch.data())};
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch.padded), [&](const std::int32_t i) {
-      std::int32_t prefix_len = 0;
+      std::int32_t length = 0;
       if (i < rows.batch_size) {
-        prefix_len = batch.prefix_lens.clamped(i, batch.split.max_prefix_len);
+        length = batch.split.length(batch.prefix_lens, i);
         rows.requests()[i] = static_cast<std::int32_t>(batch.req_pool_indices[i]);
       }
-      rows.prefix_lens()[i] = prefix_len;
+      rows.lengths()[i] = length;
     });
     return rows;
   }
@@ -92,7 +94,9 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION bool find(const Team& team, Row& row, std::int64_t flat) const {
     const auto index = static_cast<std::int32_t>(flat);
-    row = seek(team, Kokkos::max(batch.most_per_loop.quotient(index), row.loop + 1), index);
+    // No loop holds more of a sequence than the place that it ends at.
+    const std::int32_t place = Kokkos::max(batch.batch_size.quotient(index), row.stretch.end);
+    row = seek(team, batch.split.loop_at(place), index);
     return row.end > row.begin;
   }
   /// The sequence that has token `in_row` of the loop.
@@ -120,35 +124,60 @@ struct StagedRows {
   KOKKOS_FUNCTION const std::int32_t* cum(const Row&) const { return cum(); }
   KOKKOS_FUNCTION std::int64_t request(std::int32_t i) const { return requests()[i]; }
 
-  /// Writes row `loop` of an equal split's chunk table. The whole team calls it.
+  /// Loop `loop`. The whole team calls it.
   template <class Team>
-  KOKKOS_FUNCTION void write_row(const Team& team, const ChunkTable& table,
-                                 std::int32_t loop) const {
-    const Row row = seek(team, loop, 0);
-    const std::int32_t start = row.first_position;
+  KOKKOS_FUNCTION Row row(const Team& team, std::int32_t loop) const {
+    return seek(team, loop, 0);
+  }
+  /// The loop after `row`, whether or not it holds anything. The whole team calls it.
+  template <class Team>
+  KOKKOS_FUNCTION Row next(const Team& team, const Row& row) const {
+    const std::int64_t loop = std::int64_t{row.loop} + 1;
+    const auto stretch = batch.split.stretch(loop);
+    wait_for_team(team);  // nobody reads the last loop any more
+    if (team.team_rank() == 0) {
+      enter(team, loop, stretch, row.end, count_before(team, stretch.end));
+    }
+    wait_for_team(team);
+    return entered();
+  }
+  /// Writes row `row` of an equal split's chunk table. The whole team calls it, and is at that
+  /// loop.
+  template <class Team>
+  KOKKOS_FUNCTION void write(const Team& team, const Row& row, const ChunkTable& table) const {
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
-      table.write(loop, i, start, batch.split.end(prefix_lens()[i], start), cum()[i + 1]);
+      table.write(row.loop, i, row.stretch.begin, row.stretch.end_in(lengths()[i]), cum()[i + 1]);
     });
-    Kokkos::single(Kokkos::PerTeam(team), [&] { table.write_offsets(loop, row.begin, row.end); });
+    Kokkos::single(Kokkos::PerTeam(team),
+                   [&] { table.write_offsets(row.loop, row.begin, row.end); });
   }
 
   /// Writes every `step`-th row of a packed split's chunk table from row `first` on. The whole team
-  /// calls it, with a batch of one loop: its cumulative lengths, cut at those of a loop, are the
+  /// calls it: the cumulative lengths of the one loop of its slots, cut at those of a loop, are the
   /// loop's.
   template <class Team>
-  KOKKOS_FUNCTION void write_packed_rows(const Team& team, const PackedSplit& split,
-                                         const ChunkTable& table, std::int32_t first,
-                                         std::int32_t step) const {
-    seek(team, 0, 0);
-    if (team.team_rank() == 0) write_padded_before(team, split);
-    team.team_barrier();
+  KOKKOS_FUNCTION void write_packed(const Team& team, const ChunkTable& table, std::int32_t first,
+                                    std::int32_t step) const {
+    const PackedSplit& split = batch.packed;
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch.padded), [&](const std::int32_t i) {
+      padded_before()[i] =
+          i < batch_size ? static_cast<std::int32_t>(split.padded(batch.prefix_lens, i)) : 0;
+    });
+    wait_for_team(team);
+    if (team.team_rank() == 0) {
+      const auto all = batch.split.stretch(0);
+      enter(team, 0, all, 0, count_before(team, all.end));
+      write_sums(team, padded_before(), padded_before(),
+                 [](std::int32_t padded) { return padded; });
+    }
+    wait_for_team(team);
     CHUNKED_PREFILL_ROLLED
     for (std::int64_t loop = first; loop < table.chunked_loop_num; loop += step) {
-      const auto tokens_before = [&](std::int64_t cut, std::int32_t i) {
-        return PackedSplit::before(cut, prefix_lens()[i], padded_before()[i]);
-      };
       const std::int64_t cut = split.cut(loop);
       const std::int64_t next_cut = split.cut(loop + 1);
+      const auto tokens_before = [&](std::int64_t at, std::int32_t i) {
+        return split.before(at, lengths()[i], padded_before()[i]);
+      };
       const auto count = [&](std::int64_t at) {
         constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
         return lane_sum(team, [&](const std::int32_t lane) {
@@ -175,16 +204,16 @@ struct StagedRows {
     constexpr std::int32_t step = 4 * lane_num<Space>;
     return ceil_div(batch_size, step) * step;
   }
-  /// (padded) cut at the plan's, 0 behind the batch.
-  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* prefix_lens() const { return scratch; }
+  /// (padded) of the sequences, 0 behind the batch.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* lengths() const { return scratch; }
   /// (padded) of the loop that the team is at; behind the batch the length of the loop.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* cum() const { return scratch + batch.padded; }
-  /// (4) of that loop: its length, index, begin and first position. The length lies right behind
-  /// `cum`, and so is cum[batch_size] of a batch that is not padded.
+  /// (8) of that loop: its length, index, begin and stretch. The length lies right behind `cum`,
+  /// and so is cum[batch_size] of a batch that is not padded.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* shared() const { return scratch + 2 * batch.padded; }
   /// (batch_size) rows of the page table.
-  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 4; }
-  /// (padded) padded tokens of a packed split before each sequence.
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 8; }
+  /// (padded) of a packed batch: padded tokens before each sequence.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* padded_before() const {
     return requests() + ceil_div(batch_size, 4) * 4;
   }
@@ -195,101 +224,96 @@ struct StagedRows {
 
   /// Loop `loop`, or the later one that holds flat index `flat`. The whole team calls it.
   ///
-  /// The loop looked at holds [begin, end), and no later one holds more: `flat` lies at least
-  /// (flat - begin) / (end - begin) loops on. The steps are those of Newton's method on a concave
-  /// function: one for prefixes of equal length, rarely more than three.
+  /// The loop looked at holds [begin, end), and no later stretch of sequences holds more for its
+  /// length: `flat` lies at least (flat - begin) / (end - begin) such stretches on. The steps are
+  /// those of Newton's method on a concave function: one for prefixes of equal length, rarely more
+  /// than three.
   template <class Team>
-  KOKKOS_FUNCTION Row seek(const Team& team, std::int64_t loop, std::int32_t flat) const {
-    team.team_barrier();  // the batch is read, and nobody reads the last loop any more
+  KOKKOS_FUNCTION Row seek(const Team& team, std::int32_t loop, std::int32_t flat) const {
+    wait_for_team(team);  // the batch is read, and nobody reads the last loop any more
     if (team.team_rank() == 0) {
       while (true) {
-        const std::int32_t start = batch.split.start(loop);
-        const std::int32_t begin = count_before(team, start);
-        const std::int32_t end = count_before(team, batch.split.start(loop + 1));
+        const auto stretch = batch.split.stretch(loop);
+        const std::int32_t begin = count_before(team, stretch.begin);
+        const std::int32_t end = count_before(team, stretch.end);
         if (flat < end || begin == end) {
-          write_cum(team, start);
-          Kokkos::single(Kokkos::PerThread(team), [&] {
-            shared()[0] = end - begin;
-            shared()[1] = static_cast<std::int32_t>(loop);
-            shared()[2] = begin;
-            shared()[3] = start;
-          });
+          enter(team, loop, stretch, begin, end);
           break;
         }
-        loop += (flat - begin) / (end - begin);
+        const std::int32_t stretches = (flat - begin) / (end - begin);
+        const std::int64_t place =
+            stretch.begin + std::int64_t{stretches} * (stretch.end - stretch.begin);
+        loop = batch.split.loop_at(
+            static_cast<std::int32_t>(Kokkos::min(place, std::int64_t{batch.split.max_length()})));
       }
     }
-    team.team_barrier();
+    wait_for_team(team);
+    return entered();
+  }
+  /// Lets the team know of the loop that it goes to. One thread calls it.
+  template <class Team>
+  KOKKOS_FUNCTION void enter(const Team& team, std::int64_t loop,
+                             const EqualSplit::Stretch& stretch, std::int32_t begin,
+                             std::int32_t end) const {
+    write_sums(team, lengths(), cum(), [&](std::int32_t length) { return stretch.tokens(length); });
+    Kokkos::single(Kokkos::PerThread(team), [&] {
+      shared()[0] = end - begin;
+      shared()[1] = static_cast<std::int32_t>(loop);
+      shared()[2] = begin;
+      shared()[3] = stretch.begin;
+      shared()[4] = stretch.end;
+    });
+  }
+  KOKKOS_FUNCTION Row entered() const {
     const std::int32_t begin = shared()[2];
     return {.loop = shared()[1],
             .begin = begin,
             .end = begin + shared()[0],
-            .first_position = shared()[3]};
+            .stretch = {.begin = shared()[3], .end = shared()[4]}};
   }
 
-  /// Tokens before `position` in all sequences. One thread calls it.
+  /// Tokens before `place` in all sequences. One thread calls it.
   template <class Team>
-  KOKKOS_FUNCTION std::int32_t count_before(const Team& team, std::int32_t position) const {
+  KOKKOS_FUNCTION std::int32_t count_before(const Team& team, std::int32_t place) const {
     constexpr std::int32_t lanes = lane_num<typename Team::execution_space>;
     return lane_sum(team, [&](const std::int32_t lane) {
       std::int32_t sum = 0;
       CHUNKED_PREFILL_ROLLED
       for (std::int32_t i = 4 * lane; i < batch.padded; i += 4 * lanes) {
-        const Quad lens = quad(prefix_lens() + i);
-        for (const std::int32_t len : lens.of) sum += EqualSplit::tokens_before(len, position);
+        const Quad some = quad(lengths() + i);
+        for (const std::int32_t length : some.of) sum += EqualSplit::tokens_before(length, place);
       }
       return sum;
     });
   }
 
-  /// Writes the cumulative lengths of the loop that begins at `start`. One thread calls it; each of
-  /// its lanes scans a stretch of the batch.
-  template <class Team>
-  KOKKOS_FUNCTION void write_cum(const Team& team, std::int32_t start) const {
-    const std::int32_t stretch = batch.padded / lane_num<typename Team::execution_space>;
+  /// Writes the exclusive sums of `tokens` of each element of `from`, both (padded). One thread
+  /// calls it; each of its lanes scans a part of the batch. `from` and `to` may be the same.
+  template <class Team, class Tokens>
+  KOKKOS_FUNCTION void write_sums(const Team& team, const std::int32_t* from, std::int32_t* to,
+                                  const Tokens& tokens) const {
+    const std::int32_t part = batch.padded / lane_num<typename Team::execution_space>;
     lane_scan(
         team,
         [&](const std::int32_t lane) {
           std::int32_t sum = 0;
           CHUNKED_PREFILL_ROLLED
-          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; i += 4) {
-            const Quad lens = quad(prefix_lens() + i);
-            for (const std::int32_t len : lens.of) sum += batch.split.tokens(len, start);
+          for (std::int32_t i = lane * part; i < (lane + 1) * part; i += 4) {
+            const Quad some = quad(from + i);
+            for (const std::int32_t value : some.of) sum += tokens(value);
           }
           return sum;
         },
         [&](const std::int32_t lane, std::int32_t sum) {
           CHUNKED_PREFILL_ROLLED
-          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; i += 4) {
-            const Quad lens = quad(prefix_lens() + i);
+          for (std::int32_t i = lane * part; i < (lane + 1) * part; i += 4) {
+            const Quad some = quad(from + i);
             Quad sums;
             for (std::int32_t k = 0; k < 4; ++k) {
               sums.of[k] = sum;
-              sum += batch.split.tokens(lens.of[k], start);
+              sum += tokens(some.of[k]);
             }
-            quad(cum() + i) = sums;
-          }
-        });
-  }
-
-  template <class Team>
-  KOKKOS_FUNCTION void write_padded_before(const Team& team, const PackedSplit& split) const {
-    const std::int32_t stretch = batch.padded / lane_num<typename Team::execution_space>;
-    lane_scan(
-        team,
-        [&](const std::int32_t lane) {
-          std::int32_t sum = 0;
-          CHUNKED_PREFILL_ROLLED
-          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; ++i) {
-            sum += static_cast<std::int32_t>(split.padded(prefix_lens()[i]));
-          }
-          return sum;
-        },
-        [&](const std::int32_t lane, std::int32_t sum) {
-          CHUNKED_PREFILL_ROLLED
-          for (std::int32_t i = lane * stretch; i < (lane + 1) * stretch; ++i) {
-            padded_before()[i] = sum;
-            sum += static_cast<std::int32_t>(split.padded(prefix_lens()[i]));
+            quad(to + i) = sums;
           }
         });
   }

@@ -33,12 +33,14 @@ struct TableRows {
   /// last token.
   template <class Team>
   KOKKOS_FUNCTION bool find(const Team& team, Row& row, std::int64_t flat) const {
-    if (row.loop >= 0) {
-      ++row.loop;  // the tokens of a loop end where those of the next begin
-    } else if (offsets != nullptr) {
-      row.loop = last_at_most(team, offsets, chunked_loop_num + 1, flat);
-    } else {
+    if (offsets == nullptr) {
       row.loop = static_cast<std::int32_t>(flat >= offset(1));
+    } else {
+      // Usually the next loop; a shard can have loops in between that hold nothing.
+      ++row.loop;
+      const bool is_next =
+          row.loop > 0 && (row.loop == chunked_loop_num || offsets[row.loop + 1] > flat);
+      if (!is_next) row.loop = last_at_most(team, offsets, chunked_loop_num + 1, flat);
     }
     row.begin = offset(row.loop);
     row.end = row.loop < chunked_loop_num ? offset(row.loop + 1) : row.begin;

@@ -42,8 +42,9 @@ struct Tiling {
   }
 
  private:
-  /// The fewest whole steps that cover `length` in `parts` parts.
+  /// The fewest whole steps, and at least one, that cover `length` in `parts` parts.
   static std::int64_t whole(std::int64_t length, std::int64_t parts, std::int64_t step) {
+    length = std::max(length, std::int64_t{1});
     return ceil_div(ceil_div(length, std::max(parts, std::int64_t{1})), step) * step;
   }
 
