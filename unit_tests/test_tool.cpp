@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -304,6 +305,10 @@ TEST_F(Tool, CheckSaysThatItVerified) {
   const Outcome outcome = plan("batch.json --check --json -");
   EXPECT_EQ(outcome.err, verified);
   EXPECT_TRUE(Json::accept(outcome.out));
+
+  EXPECT_EQ(plan("batch.json --check --policy both --grain 1000 --svg out.svg").out,
+            "equal verified: 4 loops and 2,560 slots equal to the serial computation\n"
+            "packed verified: 5 loops and 2,560 slots equal to the serial computation\n");
 }
 
 TEST_F(Tool, HelpAndVersionEverywhere) {
@@ -356,28 +361,41 @@ TEST_F(Tool, DrawsEachLoopWhereItsChunksAre) {
   }
 }
 
-TEST_F(Tool, DrawingFitsEightyColumnsAndSaysWhatItLeavesOut) {
-  std::vector<int> lens(256);
+/// Up to 256 ragged sequences.
+Json ragged_batch(std::size_t count) {
+  std::vector<int> lens(count);
   for (std::size_t i = 0; i < lens.size(); ++i) lens[i] = static_cast<int>(i * 7919 % 60000);
+  return {{"prefix_lens", lens}, {"page_size", 64}, {"chunk_capacity", 262144}};
+}
+
+TEST_F(Tool, DrawingFitsEightyColumnsAndSaysWhatItLeavesOut) {
   for (const auto& [count, left_out] : {std::pair<std::size_t, std::string>{1, ""},
                                         {16, ""},
                                         {256, "234 sequences left out, of 43 to 59,707 tokens"}}) {
-    write("batch.json", Json{{"prefix_lens", std::vector(lens.begin(), lens.begin() + count)},
-                             {"page_size", 64},
-                             {"chunk_capacity", 262144}}
-                            .dump());
-    const Outcome outcome = plan("batch.json");
-    ASSERT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_LE(std::ranges::max(line_widths(outcome.out)), 80u) << outcome.out;
-    EXPECT_EQ(outcome.out.find("left out") != std::string::npos, !left_out.empty());
-    EXPECT_NE(outcome.out.find(left_out), std::string::npos) << outcome.out;
-    EXPECT_LE(line_widths(outcome.out).size(), 70u);
+    write("batch.json", ragged_batch(count).dump());
+    for (const auto& [policy, lines] : {std::pair<std::string, std::size_t>{"equal", 70},
+                                        {"packed --grain 64", 70},
+                                        {"both --grain 64", 140}}) {
+      const Outcome outcome = plan("batch.json --policy " + policy);
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+      EXPECT_LE(std::ranges::max(line_widths(outcome.out)), 80u) << outcome.out;
+      EXPECT_EQ(outcome.out.find("left out") != std::string::npos, !left_out.empty());
+      EXPECT_NE(outcome.out.find(left_out), std::string::npos) << outcome.out;
+      EXPECT_LE(line_widths(outcome.out).size(), lines);
+    }
   }
 }
 
 TEST_F(Tool, DrawingTakesTheTerminalsWidth) {
-  write("batch.json", four_sequences.dump());
-  for (const std::uint16_t columns : {std::uint16_t{64}, std::uint16_t{100}}) {
+  write("four.json", four_sequences.dump());
+  write("many.json", ragged_batch(256).dump());
+  write("long.json", R"({"prefix_lens": [2000000, 3], "page_size": 64,
+                        "chunk_capacity": 2147483647})");
+  for (const auto& [columns, batch] : {std::pair<std::uint16_t, std::string>{64, "four.json"},
+                                       {64, "many.json --policy both"},
+                                       {64, "long.json --policy both"},
+                                       {100, "four.json"},
+                                       {100, "many.json --policy both"}}) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0) GTEST_SKIP() << "no pseudo-terminal can be had here";
     ASSERT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
@@ -385,10 +403,13 @@ TEST_F(Tool, DrawingTakesTheTerminalsWidth) {
     const int held = open(name.c_str(), O_RDWR | O_NOCTTY);  // keeps what was written
     const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     ASSERT_EQ(ioctl(terminal, TIOCSWINSZ, &size), 0);
-    ASSERT_EQ(plan("batch.json >" + name).status, 0);
-    std::string text(1 << 16, '\0');
-    text.resize(
-        static_cast<std::size_t>(std::max<ssize_t>(0, ::read(terminal, text.data(), text.size()))));
+    ASSERT_EQ(plan(batch + " >" + name).status, 0);
+    std::string text;
+    std::string part(1 << 12, '\0');
+    for (pollfd waiting{.fd = terminal, .events = POLLIN, .revents = 0};
+         poll(&waiting, 1, 200) > 0;) {
+      text.append(part, 0, static_cast<std::size_t>(::read(terminal, part.data(), part.size())));
+    }
     close(held);
     close(terminal);
     const std::size_t widest = std::ranges::max(line_widths(text));
@@ -397,18 +418,123 @@ TEST_F(Tool, DrawingTakesTheTerminalsWidth) {
   }
 }
 
+TEST_F(Tool, BothPoliciesOneAfterTheOtherAndCompared) {
+  write("batch.json", four_sequences.dump());
+  const std::string text = plan("batch.json --policy both --grain 64").out;
+  EXPECT_TRUE(text.ends_with("\npolicy equal: 4 loops; policy packed, grain 64: 3 loops\n"))
+      << text;
+  std::size_t at = 0;
+  for (const char* line : {
+           "policy equal, chunk_capacity 1,024, chunk_len 256: 4 loops",
+           "policy packed, grain 64, chunk_capacity 1,024, chunk_len 1,024: 3 loops",
+           "\n\npolicy equal\nloop  tokens",
+           "       3   1,024  │0━━━━━━━━━━━━━━1━━━━━━━━━━━━━━2━━━━━━━━━━━━━━3━━━━━━━━━━━━━━\n",
+           "\n\npolicy packed, grain 64\nloop  tokens",
+           "       3   1,024  │1━━━━━━━━━━━━━━━━━━━━━━━━━━━━━2━━━━━━━━━━━━━━━━━━━━━━━━━━━━━\n",
+       }) {
+    at = text.find(line, at);
+    ASSERT_NE(at, std::string::npos) << line << "\nin\n" << text;
+  }
+
+  write("batch.json", R"({"prefix_lens": [0, 0], "page_size": 64})");
+  EXPECT_NE(plan("batch.json --policy both").out.find("no sequence has a cached prefix"),
+            std::string::npos);
+}
+
+/// Whether every element ends where it must, no text holds what XML takes for its own, and all is
+/// UTF-8.
+bool is_well_formed(const std::string& xml) {
+  try {
+    (void)Json(xml).dump();
+  } catch (const Json::type_error&) {
+    return false;
+  }
+  std::vector<std::string> open;
+  for (std::size_t at = 0;;) {
+    const std::size_t begin = std::min(xml.find('<', at), xml.size());
+    const std::string text = xml.substr(at, begin - at);
+    if (open.empty() && text.find_first_not_of('\n') != std::string::npos) return false;
+    const std::string entities = std::regex_replace(text, std::regex("&(amp|lt|gt);"), "");
+    if (entities.find('&') != std::string::npos) return false;
+    if (begin == xml.size()) return open.empty();
+    const std::size_t end = xml.find('>', begin);
+    if (end == std::string::npos) return false;
+    const std::string tag = xml.substr(begin + 1, end - begin - 1);
+    if (std::ranges::count(tag, '"') % 2 != 0 || tag.find('<') != std::string::npos) return false;
+    if (tag.starts_with('/')) {
+      if (open.empty() || tag.substr(1) != open.back()) return false;
+      open.pop_back();
+    } else if (!tag.ends_with('/')) {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+    at = end + 1;
+  }
+}
+
+/// For light and dark pages, and nothing behind it.
+void expect_picture(const std::string& svg) {
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
+  EXPECT_TRUE(is_well_formed(svg)) << svg;
+  EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
+}
+
+/// The numbers that `pattern` captures, one after another.
+std::vector<double> numbers(const std::string& text, const std::string& pattern) {
+  const std::regex expression(pattern);
+  std::vector<double> found;
+  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end;
+       ++match) {
+    found.push_back(std::stod(match->str(1)));
+  }
+  return found;
+}
+
 TEST_F(Tool, SvgHasARowForEachLoop) {
   write("batch.json", four_sequences.dump());
   const std::string svg = plan("batch.json --svg -").out;
-  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
-  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
-  EXPECT_NE(svg.find("prefers-color-scheme: dark"), std::string::npos);
+  expect_picture(svg);
   for (const char* row : {"loop 0: 1,024 tokens, longest chunk 256, 4 of sequences [0, 4)",
                           "loop 1: 768 tokens, longest chunk 256, 3 of sequences [1, 4)",
                           "loop 2: 512 tokens, longest chunk 256, 2 of sequences [2, 4)",
                           "loop 3: 256 tokens, longest chunk 256, 1 of sequences [3, 4)"}) {
     EXPECT_NE(svg.find(row), std::string::npos) << row;
   }
+}
+
+TEST_F(Tool, SvgOfBothPoliciesSideBySide) {
+  write("batch.json", four_sequences.dump());
+  const std::string svg = plan("batch.json --policy both --grain 64 --svg -").out;
+  expect_picture(svg);
+  const auto equal = svg.find(">policy equal: 4 loops, 2,560 tokens<");
+  const auto packed = svg.find(">policy packed, grain 64: 3 loops, 2,560 tokens<");
+  ASSERT_NE(equal, std::string::npos);
+  ASSERT_NE(packed, std::string::npos);
+  EXPECT_GT(svg.find("loop 0: 1,024 tokens, longest chunk 256, 4 of sequences [0, 4)"), equal);
+  EXPECT_LT(svg.find("loop 3: 256 tokens, longest chunk 256, 1 of sequences [3, 4)"), packed);
+  EXPECT_GT(svg.find("loop 2: 512 tokens, longest chunk 512, 1 of sequences [3, 4)"), packed);
+  const auto x = numbers(svg, "class=\"heading\" x=\"([0-9.]+)\"");
+  const auto width = numbers(svg, "width=\"([0-9.]+)\"");
+  ASSERT_EQ(x.size(), 2u);
+  EXPECT_LT(x[0], width[0] / 2);
+  EXPECT_GE(x[1], width[0] / 2);
+}
+
+// Fewer loops are fewer rows, of one height.
+TEST_F(Tool, SvgOfBothPoliciesHasOneScale) {
+  std::vector<int> lens(32, 16);
+  lens[0] = 60000;
+  write("batch.json",
+        Json{{"prefix_lens", lens}, {"page_size", 64}, {"chunk_capacity", 65536}}.dump());
+  const std::string svg = plan("batch.json --policy both --svg -").out;
+  expect_picture(svg);
+  EXPECT_NE(svg.find(">policy equal: 30 loops, "), std::string::npos);
+  EXPECT_NE(svg.find(">policy packed, grain 1: 1 loop, "), std::string::npos);
+  const std::string row = "<rect class=\"empty\" x=\"[0-9.]+\" y=\"[0-9.]+\" width=\"38[0-9.]+\" ";
+  const auto heights = numbers(svg, row + "height=\"([0-9.]+)\"");
+  ASSERT_EQ(heights.size(), 31u);
+  EXPECT_EQ(std::set<double>(heights.begin(), heights.end()).size(), 1u);
+  EXPECT_LE(30 * heights[0], 640);
 }
 
 TEST_F(Tool, SvgOfManySaysWhatSharesARow) {
@@ -592,7 +718,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is outside [1, 32768]",
                 "--policy packed --grain 40000"},
-        Refusal{"Policy", two(""), "--policy: \"fair\" is neither equal nor packed",
+        Refusal{"Policy", two(""), "--policy: \"fair\" is none of equal, packed, both",
                 "--policy fair"},
         Refusal{"Grain", two(""), "--grain: 64 belongs to --policy packed", "--grain 64"},
         Refusal{"NoGrain", two(""), "--grain: \"0\" is not a positive integer", "--grain 0"},
@@ -616,6 +742,24 @@ TEST_F(Tool, RefusesAnUnknownExecutionSpaceAndListsThose) {
   }
   expect_refused(plan("batch.json --execution-space Abacus"),
                  "--execution-space: \"Abacus\" is not built in; available: " + spaces);
+}
+
+TEST_F(Tool, RefusesWhatBothPoliciesCannotGive) {
+  write("batch.json", two(R"("chunk_capacity": 1)"));
+  expect_refused(plan("batch.json --policy both --json out.json"),
+                 "--json: a document is of one policy, --policy both asks for two");
+  for (const std::string svg : {"", " --svg out.svg"}) {
+    expect_refused(
+        plan("batch.json --policy both" + svg),
+        "chunk_capacity: 1 tokens cannot be split equally among 2 sequences (batch_size)");
+  }
+  write("batch.json", two(""));
+  for (const std::string svg : {"", " --svg out.svg"}) {
+    expect_refused(plan("batch.json --policy both --grain 40000" + svg),
+                   "grain: 40000 is outside [1, 32768]");
+  }
+  expect_refused(plan("batch.json --policy both --svg nowhere/out"),
+                 "nowhere/out: cannot be written: No such file or directory");
 }
 
 TEST_F(Tool, RefusesIncompleteCommands) {
@@ -815,6 +959,9 @@ TEST_F(ToolReplay, RefusesBadOptions) {
                  "--cache-pages: 1048576 pages of 4,096 tokens reach slot 4294967295, int32 slots "
                  "end at 2147483647; use --index-type int64");
   expect_refused("trace.jsonl --json trace.jsonl", "--json: trace.jsonl is the trace itself");
+  expect_refused("trace.jsonl --policy fair", "--policy: \"fair\" is neither equal nor packed");
+  expect_refused("trace.jsonl --policy both",
+                 "--policy: a replay builds one, equal or packed, and counts the loops of both");
   expect_refused("trace.jsonl other",
                  "other: unexpected argument, one trace is replayed at a time");
   expect_refused("trace.jsonl --batch-size 3 --chunk-capacity 2",

@@ -31,7 +31,9 @@ BATCH.json is an object like
                      without both: sequence i on row i, pages numbered consecutively
 
 Without --json and --svg, prints the loops and draws which part of which sequence
-each covers. Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
+each covers. --policy both shows the policies one after the other, in a picture
+side by side; --grain then belongs to the packed one.
+Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
 
 constexpr const char* replay_footer = R"(
@@ -66,9 +68,9 @@ std::string version_text() {
 }
 
 /// Options of the library's, the same in both subcommands.
-void add_build_options(CLI::App& command, Typed& typed) {
+void add_build_options(CLI::App& command, Typed& typed, const char* policies) {
   command.add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
-      ->type_name("equal|packed");
+      ->type_name(policies);
   command
       .add_option("--grain", typed.grain, "tokens that packed cuts are multiples of (default 1)")
       ->type_name("N");
@@ -85,7 +87,7 @@ CLI::App* add_plan(CLI::App& app, Typed& typed) {
   auto* plan = app.add_subcommand("plan", "Build the prefix metadata of one batch and show it");
   plan->add_option("BATCH.json", typed.plan.batch, "the batch; - for standard input")
       ->type_name("");
-  add_build_options(*plan, typed);
+  add_build_options(*plan, typed, "equal|packed|both");
   plan->add_option("--json", typed.plan.json, "write every array as one JSON document")
       ->type_name("FILE|-");
   plan->add_option("--svg", typed.plan.svg, "draw the loops as a picture")->type_name("FILE|-");
@@ -105,7 +107,7 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
   number("--chunk-capacity", typed.chunk_capacity, "tokens a loop may hold (default 32768)");
   number("--page-size", typed.page_size, "tokens a page holds (default 64)");
   number("--cache-pages", typed.cache_pages, "pages of the cache (default 1048576)");
-  add_build_options(*replay, typed);
+  add_build_options(*replay, typed, "equal|packed");
   replay->add_flag("--verify", typed.replay.verify,
                    "verify every value of every step against a serial computation");
   replay->add_option("--json", typed.replay.json, "write the numbers as one JSON document")
@@ -120,10 +122,16 @@ void refuse_extras(const CLI::App& app, const char* kind) {
   throw InvalidArgument(extras[0], option ? "unknown option" : kind);
 }
 
-Policy judge_policy(const std::string& policy) {
-  if (policy == "equal") return Policy::equal;
-  if (policy == "packed") return Policy::packed;
-  throw InvalidArgument("--policy", fmt::format("\"{}\" is neither equal nor packed", policy));
+/// \param refusal what is said of anything else.
+Policy judge_policy(const std::string& typed, const char* refusal) {
+  if (typed == "equal") return Policy::equal;
+  if (typed == "packed") return Policy::packed;
+  throw InvalidArgument("--policy", fmt::format("\"{}\" is {}", typed, refusal));
+}
+
+std::vector<Policy> judge_policies(const std::string& typed) {
+  if (typed == "both") return {Policy::equal, Policy::packed};
+  return {judge_policy(typed, "none of equal, packed, both")};
 }
 
 std::int64_t judge_number(const char* option, const std::string& typed, std::int64_t most) {
@@ -137,9 +145,10 @@ std::int64_t judge_number(const char* option, const std::string& typed, std::int
   return number;
 }
 
-std::int64_t judge_grain(const std::string& typed, Policy policy) {
+/// \param packed whether that policy was asked for.
+std::int64_t judge_grain(const std::string& typed, bool packed) {
   const std::int64_t grain = judge_number("--grain", typed, INT64_MAX);
-  if (policy == Policy::equal && grain != 1) {
+  if (!packed && grain != 1) {
     throw InvalidArgument("--grain", fmt::format("{} belongs to --policy packed", grain));
   }
   return grain;
@@ -179,9 +188,8 @@ void judge_output(const char* option, const std::string& input, const char* what
 }
 
 template <class Arguments>
-void judge_build_options(const Typed& typed, Arguments& arguments) {
-  arguments.policy = judge_policy(typed.policy);
-  arguments.grain = judge_grain(typed.grain, arguments.policy);
+void judge_build_options(const Typed& typed, bool packed, Arguments& arguments) {
+  arguments.grain = judge_grain(typed.grain, packed);
   arguments.index_type = judge_index_type(typed.index_type);
   arguments.execution_space = typed.execution_space.empty()
                                   ? default_execution_space()
@@ -191,7 +199,8 @@ void judge_build_options(const Typed& typed, Arguments& arguments) {
 PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
   refuse_extras(command, "unexpected argument, one batch is planned at a time");
   PlanArguments plan = typed.plan;
-  judge_build_options(typed, plan);
+  plan.policies = judge_policies(typed.policy);
+  judge_build_options(typed, plan.policies.back() == Policy::packed, plan);
   if (command.get_option("BATCH.json")->count() == 0) {
     throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
   }
@@ -201,13 +210,21 @@ PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
   if (plan.json && plan.svg && (*plan.json == *plan.svg || is_same_file(*plan.json, *plan.svg))) {
     throw InvalidArgument("--svg", fmt::format("{} is where --json goes", *plan.svg));
   }
+  if (plan.json && plan.policies.size() > 1) {
+    throw InvalidArgument("--json", "a document is of one policy, --policy both asks for two");
+  }
   return plan;
 }
 
 ReplayArguments judge_replay(const CLI::App& command, Typed& typed) {
   refuse_extras(command, "unexpected argument, one trace is replayed at a time");
   ReplayArguments replay = typed.replay;
-  judge_build_options(typed, replay);
+  if (typed.policy == "both") {
+    throw InvalidArgument("--policy",
+                          "a replay builds one, equal or packed, and counts the loops of both");
+  }
+  replay.policy = judge_policy(typed.policy, "neither equal nor packed");
+  judge_build_options(typed, replay.policy == Policy::packed, replay);
   replay.batch_size = judge_number("--batch-size", typed.batch_size, 1 << 20);
   if (!typed.steps.empty()) replay.steps = judge_number("--steps", typed.steps, INT64_MAX);
   replay.chunk_capacity = judge_number("--chunk-capacity", typed.chunk_capacity, INT32_MAX);

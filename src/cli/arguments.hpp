@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "index_type.hpp"
 
@@ -14,8 +15,8 @@ namespace chunked_prefill::cli {
 /// What `chunked_prefill plan` was asked to do.
 struct PlanArguments {
   std::string batch;  ///< path of the batch, `-` for standard input
-  Policy policy = Policy::equal;
-  std::int64_t grain = 1;
+  std::vector<Policy> policies{Policy::equal};
+  std::int64_t grain = 1;  ///< of the packed policy
   IndexType index_type = IndexType::int32;
   std::string execution_space;  ///< one of `execution_spaces()`
   bool check = false;

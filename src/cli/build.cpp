@@ -143,8 +143,6 @@ std::string policy_words(const ChunkPlan& plan) {
   return words;
 }
 
-// The plan, the tables and the slots, on the device and copied back. Counted before planning,
-// which itself takes memory for each loop.
 /// Loops that the plan will have, as far as options go together; it takes memory itself.
 std::int64_t loops_needed(const Batch& batch, const PlanOptions& options) {
   const auto ceil = [](std::int64_t dividend, std::int64_t divisor) {
@@ -161,17 +159,20 @@ std::int64_t loops_needed(const Batch& batch, const PlanOptions& options) {
   return chunk_len == 0 ? 0 : ceil(std::ranges::max(batch.prefix_lens), chunk_len);
 }
 
-void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type) {
+// The plans, the tables and the slots, on the device and copied back. Counted before planning,
+// which itself takes memory for each loop.
+void check_memory(const Batch& batch, std::span<const PlanOptions> builds, IndexType index_type) {
   const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
   if (batch_size == 0) return;
   const std::int64_t tokens =
       std::accumulate(batch.prefix_lens.begin(), batch.prefix_lens.end(), std::int64_t{0});
-  const std::int64_t loops = loops_needed(batch, options);
+  std::int64_t loops = 0;
+  for (const PlanOptions& options : builds) loops += loops_needed(batch, options);
   const double table_bytes =
       static_cast<double>(loops) * static_cast<double>(4 * batch_size + 1) * 4;
   const double loop_bytes = static_cast<double>(loops) * 48;
-  const double slot_bytes =
-      static_cast<double>(tokens) * static_cast<double>(bytes(index_type) + 8);
+  const double slot_bytes = static_cast<double>(builds.size()) * static_cast<double>(tokens) *
+                            static_cast<double>(bytes(index_type) + 8);
   require_memory("prefix_lens",
                  std::to_string(tokens) + " tokens of " + std::to_string(batch_size) +
                      " sequences in " + std::to_string(loops) + " loops",
@@ -219,14 +220,24 @@ Build Builder::read_back() const {
   return result;
 }
 
-Build build(const Batch& batch, const PlanArguments& arguments) {
-  const PlanOptions options{
-      .chunk_capacity = batch.chunk_capacity, .policy = arguments.policy, .grain = arguments.grain};
-  check_memory(batch, options, arguments.index_type);
-  (void)plan_chunks(batch.prefix_lens, options);  // refused before Kokkos starts
+std::vector<Build> build(const Batch& batch, const PlanArguments& arguments) {
+  std::vector<PlanOptions> wanted;
+  for (const Policy policy : arguments.policies) {
+    wanted.push_back({.chunk_capacity = batch.chunk_capacity,
+                      .policy = policy,
+                      .grain = policy == Policy::packed ? arguments.grain : 1});
+  }
+  check_memory(batch, wanted, arguments.index_type);
+  for (const PlanOptions& options : wanted) {
+    (void)plan_chunks(batch.prefix_lens, options);  // refused before Kokkos starts
+  }
   Builder builder(arguments.index_type, arguments.execution_space);
-  builder.build(batch, options);
-  return builder.read_back();
+  std::vector<Build> builds;
+  for (const PlanOptions& options : wanted) {
+    builder.build(batch, options);
+    builds.push_back(builder.read_back());
+  }
+  return builds;
 }
 
 }  // namespace chunked_prefill::cli

@@ -80,13 +80,14 @@ class Builder {
   std::unique_ptr<State> m_state;
 };
 
-/// Builds the batch's metadata as `arguments` say and copies it back.
+/// Builds the batch's metadata under each of the policies that `arguments` name, and copies it
+/// back.
 ///
-/// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the result
-///   needs more memory than there is.
-[[nodiscard]] Build build(const Batch& batch, const PlanArguments& arguments);
+/// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the results
+///   need more memory than there is.
+[[nodiscard]] std::vector<Build> build(const Batch& batch, const PlanArguments& arguments);
 
-/// Refuses a build that needs more memory than there is, naming `prefix_lens`.
-void check_memory(const Batch& batch, const PlanOptions& options, IndexType index_type);
+/// Refuses builds that together need more memory than there is, naming `prefix_lens`.
+void check_memory(const Batch& batch, std::span<const PlanOptions> builds, IndexType index_type);
 
 }  // namespace chunked_prefill::cli

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "arguments.hpp"
 #include "batch.hpp"
@@ -34,29 +35,40 @@ void print(std::string_view text) {
   output.finish();
 }
 
-void say_checked(const Build& build, bool standard_output_is_taken) {
-  const std::string line = fmt::format("verified: {} and {} equal to the serial computation\n",
-                                       counted(build.plan.chunked_loop_num(), "loop"),
-                                       counted(build.plan.total_tokens(), "slot"));
-  if (standard_output_is_taken) {
-    std::fputs(line.c_str(), stderr);
-  } else {
-    print(line);
+/// Checks every build. \returns a line for each.
+std::string checked(const Batch& batch, const std::vector<Build>& builds) {
+  std::string lines;
+  for (const Build& build : builds) {
+    const std::string policy = name(build.plan.policy());
+    try {
+      check(batch, build);
+    } catch (const CheckFailed& error) {
+      throw CheckFailed(fmt::format("policy {}: {}", policy, error.what()));
+    }
+    lines += fmt::format("{}verified: {} and {} equal to the serial computation\n",
+                         builds.size() > 1 ? policy + ' ' : "",
+                         counted(build.plan.chunked_loop_num(), "loop"),
+                         counted(build.plan.total_tokens(), "slot"));
   }
+  return lines;
 }
 
 void plan(const PlanArguments& arguments) {
   const Batch batch = read_batch(arguments.batch, arguments.index_type);
-  const Build result = build(batch, arguments);
-  if (arguments.check) check(batch, result);
+  const std::vector<Build> builds = build(batch, arguments);
+  const std::string verified = arguments.check ? checked(batch, builds) : "";
 
   std::optional<Output> json, svg;
-  if (arguments.json) report_json(batch, result, json.emplace(*arguments.json));
-  if (arguments.svg) report_svg(batch, result, svg.emplace(*arguments.svg));
-  if (!json && !svg) print(report_text(batch, result, terminal_width()));
+  if (arguments.json) report_json(batch, builds.front(), json.emplace(*arguments.json));
+  if (arguments.svg) report_svg(batch, builds, svg.emplace(*arguments.svg));
+  if (!json && !svg) print(report_text(batch, builds, terminal_width()));
   if (json) json->finish();
   if (svg) svg->finish();
-  if (arguments.check) say_checked(result, arguments.json == "-" || arguments.svg == "-");
+  if (arguments.json == "-" || arguments.svg == "-") {
+    std::fputs(verified.c_str(), stderr);
+  } else {
+    print(verified);
+  }
   // Last, so that a failure anywhere leaves no file.
   if (json) json->commit();
   if (svg) svg->commit();

@@ -106,7 +106,7 @@ class Walk {
 
   void step() {
     fill_batch(m_prefixes, m_batch);
-    check_memory(m_batch, m_options, m_arguments.index_type);
+    check_memory(m_batch, {&m_options, 1}, m_arguments.index_type);
     const double seconds = m_builder.build(m_batch, m_options).count();
     m_result.build.add(seconds);
     m_result.build_seconds += seconds;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string_view>
@@ -59,18 +60,21 @@ std::string left_out_words(const Tokens& left_out, std::string_view noun) {
   return words + counted(most, "token");
 }
 
-std::string heading(const Batch& batch, const Build& build, std::size_t width) {
-  const ChunkPlan& plan = build.plan;
+std::string heading(const Batch& batch, const std::vector<Build>& builds, std::size_t width) {
+  const ChunkPlan& any = builds.front().plan;
   std::string text =
       wrapped(fmt::format("{}: {}, {}, page_size {}", name_end(one_line(batch.source), width / 2),
-                          counted(plan.batch_size(), "sequence"),
-                          counted(plan.total_tokens(), "cached token"), grouped(batch.page_size)),
+                          counted(any.batch_size(), "sequence"),
+                          counted(any.total_tokens(), "cached token"), grouped(batch.page_size)),
               width);
-  text += wrapped(
-      fmt::format("policy {}, chunk_capacity {}, chunk_len {}: {}, built on {}", policy_words(plan),
-                  grouped(plan.chunk_capacity()), grouped(plan.chunk_len()),
-                  counted(plan.chunked_loop_num(), "loop"), build.execution_space),
-      width);
+  for (const auto& build : builds) {
+    const ChunkPlan& plan = build.plan;
+    text += wrapped(
+        fmt::format("policy {}, chunk_capacity {}, chunk_len {}: {}, built on {}",
+                    policy_words(plan), grouped(plan.chunk_capacity()), grouped(plan.chunk_len()),
+                    counted(plan.chunked_loop_num(), "loop"), build.execution_space),
+        width);
+  }
   if (batch.identity_table) {
     text += wrapped(
         "no page table was given, so an identity table was made: sequence i on row i, pages "
@@ -78,6 +82,16 @@ std::string heading(const Batch& batch, const Build& build, std::size_t width) {
         width);
   }
   return text;
+}
+
+/// "policy equal: 30 loops; policy packed, grain 64: 1 loop"
+std::string comparison(const std::vector<Build>& builds) {
+  std::string words;
+  for (const Build& build : builds) {
+    words += fmt::format("{}policy {}: {}", words.empty() ? "" : "; ", policy_words(build.plan),
+                         counted(build.plan.chunked_loop_num(), "loop"));
+  }
+  return words + '\n';
 }
 
 using Cells = std::vector<std::string>;
@@ -99,7 +113,6 @@ Cells loop_cells(const Build& build, std::size_t loop) {
 /// A share of the capacity; something shows wherever there is something.
 std::string bar(double share, std::size_t columns) {
   static constexpr const char* eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  if (columns == 0) return "";
   const auto filled = std::max<std::size_t>(
       1, static_cast<std::size_t>(share * static_cast<double>(8 * columns) + 0.5));
   std::string text;
@@ -118,20 +131,19 @@ std::string loop_table(const Build& build, std::size_t width) {
   for (const Cells& cells : table) {
     for (std::size_t k = 0; k < cells.size(); ++k) widths[k] = std::max(widths[k], cells[k].size());
   }
-  std::size_t used = 0;
-  for (const std::size_t w : widths) used += w + 2;
+  std::size_t used = std::reduce(widths.begin(), widths.end());
+  const std::string_view gap = used + 2 * (widths.size() - 1) <= width ? "  " : " ";
+  used += gap.size() * (widths.size() - 1);
   const std::size_t bar_columns =
-      std::min<std::size_t>(width > used + 1 ? width - used - 1 : 0, 20);
+      std::min<std::size_t>(width > used + 3 ? width - used - 3 : 0, 20);
 
   const auto line = [&](const Cells& cells) {
     std::string text;
     for (std::size_t k = 0; k < cells.size(); ++k)
-      text += fmt::format("{:>{}}  ", cells[k], widths[k]);
+      text += fmt::format("{}{:>{}}", k == 0 ? "" : gap, cells[k], widths[k]);
     return text;
   };
-  std::string text = line(names);
-  text.resize(text.size() - 2);
-  text += '\n';
+  std::string text = line(names) + '\n';
   std::size_t next = 0;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (rows[r] > next) {
@@ -141,7 +153,9 @@ std::string loop_table(const Build& build, std::size_t width) {
     next = rows[r] + 1;
     const double share = static_cast<double>(plan.tokens_per_loop()[rows[r]]) /
                          static_cast<double>(plan.chunk_capacity());
-    text += line(table[r + 1]) + bar(share, bar_columns) + '\n';
+    text += line(table[r + 1]);
+    if (bar_columns > 0) text += "  " + bar(share, bar_columns);
+    text += '\n';
   }
   return text;
 }
@@ -247,11 +261,18 @@ int terminal_width() {
   return terminal ? std::clamp<int>(size.ws_col, 64, 160) : 80;
 }
 
-std::string report_text(const Batch& batch, const Build& build, int width) {
+std::string report_text(const Batch& batch, const std::vector<Build>& builds, int width) {
   const auto columns = static_cast<std::size_t>(width);
-  std::string text = heading(batch, build, columns);
-  if (build.loops() == 0) return text + "no sequence has a cached prefix: there is nothing to do\n";
-  return text + '\n' + loop_table(build, columns) + '\n' + drawing(batch, build, columns);
+  std::string text = heading(batch, builds, columns);
+  if (builds.front().loops() == 0) {
+    return text + "no sequence has a cached prefix: there is nothing to do\n";
+  }
+  for (const Build& build : builds) {
+    text += '\n';
+    if (builds.size() > 1) text += fmt::format("policy {}\n", policy_words(build.plan));
+    text += loop_table(build, columns) + '\n' + drawing(batch, build, columns);
+  }
+  return builds.size() > 1 ? text + '\n' + comparison(builds) : text;
 }
 
 }  // namespace chunked_prefill::cli

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "batch.hpp"
 #include "build.hpp"
@@ -11,9 +12,11 @@ namespace chunked_prefill::cli {
 /// Columns of the terminal on standard output; 80 where it is none.
 [[nodiscard]] int terminal_width();
 
-/// The loops as a table, and a drawing of which part of which sequence each covers: a row a
-/// sequence, positions across, a loop's number where its chunk begins. No line is wider than
-/// `width`; loops and sequences that would not fit are left out and counted.
-[[nodiscard]] std::string report_text(const Batch& batch, const Build& build, int width);
+/// For each build the loops as a table, and a drawing of which part of which sequence each covers:
+/// a row a sequence, positions across, a loop's number where its chunk begins. Builds are compared
+/// at the end. No line is wider than `width`; loops and sequences that would not fit are left out
+/// and counted.
+[[nodiscard]] std::string report_text(const Batch& batch, const std::vector<Build>& builds,
+                                      int width);
 
 }  // namespace chunked_prefill::cli
