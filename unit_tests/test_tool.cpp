@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -959,6 +960,9 @@ TEST_F(ToolReplay, RefusesBadOptions) {
                  "--cache-pages: 1048576 pages of 4,096 tokens reach slot 4294967295, int32 slots "
                  "end at 2147483647; use --index-type int64");
   expect_refused("trace.jsonl --json trace.jsonl", "--json: trace.jsonl is the trace itself");
+  expect_refused("trace.jsonl --svg trace.jsonl", "--svg: trace.jsonl is the trace itself");
+  expect_refused("trace.jsonl --json out --svg out", "--svg: out is where --json goes");
+  expect_refused("trace.jsonl --json - --svg -", "--svg: - is where --json goes");
   expect_refused("trace.jsonl --policy fair", "--policy: \"fair\" is neither equal nor packed");
   expect_refused("trace.jsonl --policy both",
                  "--policy: a replay builds one, equal or packed, and counts the loops of both");
@@ -968,12 +972,129 @@ TEST_F(ToolReplay, RefusesBadOptions) {
                  "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
 }
 
+/// Where the lines of a policy in a replay's picture go: first those of the steps, then those of
+/// the distribution.
+std::vector<std::vector<double>> lines(const std::string& svg, const std::string& policy) {
+  std::vector<std::vector<double>> lines;
+  const std::string begin = "<path class=\"line " + policy + "\" d=\"";
+  for (std::size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at + 1)) {
+    const std::size_t path = at + begin.size();
+    lines.push_back(numbers(svg.substr(path, svg.find('"', path) - path), "([0-9.]+)"));
+  }
+  lines.erase(lines.begin());  // the legend's
+  return lines;
+}
+
+// As above: loops 4 and 2, packed 2 and 2.
+TEST_F(ToolReplay, SvgShowsTheLoopsOfEachStepAndTheirDistribution) {
+  write("trace.jsonl", three_requests);
+  const std::string arguments = "trace.jsonl --batch-size 2 --chunk-capacity 600 ";
+  const std::string svg = replay(arguments + "--svg -").out;
+  expect_picture(svg);
+  for (const char* words :
+       {">trace.jsonl: 2 steps of up to 2 requests, 3 requests<",
+        ">equal: 6 loops, 3.00 a step on average, 4 at most<",
+        ">packed: 4 loops, 2.00 a step on average, 2 at most<", ">Loops of each step<", ">step<",
+        ">Share of the steps with at most so many loops<", ">loops of a step<"}) {
+    EXPECT_NE(svg.find(words), std::string::npos) << words;
+  }
+  const auto equal = lines(svg, "equal"), packed = lines(svg, "packed");
+  ASSERT_EQ(equal.size(), 2u);
+  ASSERT_EQ(packed.size(), 2u);
+  // x, y, x of the first step, then of the second: 4 loops and 2 are as far apart as 2 and none.
+  ASSERT_EQ(equal[0].size(), 6u);
+  EXPECT_DOUBLE_EQ(equal[0][2] - equal[0][0], equal[0][5] - equal[0][3]);
+  EXPECT_GT(equal[0][4], equal[0][1]);
+  EXPECT_EQ(packed[0][1], equal[0][4]);
+  EXPECT_EQ(packed[0][4], equal[0][4]);
+  // From (0, none) to 2 loops and half of the steps, to 4 loops and all of them.
+  ASSERT_EQ(equal[1].size(), 7u);
+  EXPECT_DOUBLE_EQ(equal[1][4] - equal[1][2], equal[1][2] - equal[1][0]);
+  EXPECT_DOUBLE_EQ(equal[1][3] - equal[1][5], equal[1][1] - equal[1][3]);
+  EXPECT_GT(equal[1][1], equal[1][3]);
+  ASSERT_EQ(packed[1].size(), 5u);
+  EXPECT_EQ(packed[1][2], equal[1][2]);
+  EXPECT_EQ(packed[1][3], equal[1][5]);
+
+  const Outcome outcome = replay(arguments + "--json out.json --svg out.svg");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out + outcome.err, "");
+  EXPECT_EQ(read("out.svg"), svg);
+  EXPECT_EQ(Json::parse(read("out.json"), nullptr, false).value("loops_equal", 0), 6);
+  EXPECT_NE(
+      replay(arguments + "--policy packed --grain 64 --svg -").out.find(">packed, grain 64: "),
+      std::string::npos);
+}
+
+// Steps of 1 and 3 loops in turn.
+TEST_F(ToolReplay, SvgOfManyStepsIsNoLonger) {
+  std::string trace = "input_length,cached_prefix\n";
+  for (int k = 0; k < 1000; ++k) trace += "99,8\n99,24\n";
+  write("trace.csv", trace);
+  const std::string svg = replay("trace.csv --batch-size 1 --chunk-capacity 8 --svg -").out;
+  expect_picture(svg);
+  EXPECT_NE(
+      svg.find(">line: mean of 8 neighbouring steps; shade: from the fewest to the most loops "
+               "of one<"),
+      std::string::npos);
+  for (const std::string policy : {"equal", "packed"}) {
+    EXPECT_NE(svg.find(">" + policy + ": 4,000 loops, 2.00 a step on average, 3 at most<"),
+              std::string::npos);
+    const auto line = lines(svg, policy).at(0);
+    ASSERT_EQ(line.size(), 3u * 2000 / 8);
+    const std::string column = "<path class=\"band " + policy + "\" d=\"M[0-9.]+ ";
+    const double least = numbers(svg, column + "([0-9.]+)").at(0);
+    const double most = numbers(svg, column + "[0-9.]+H[0-9.]+V([0-9.]+)").at(0);
+    EXPECT_LT(most, least);
+    for (std::size_t k = 1; k < line.size(); k += 3) {
+      ASSERT_NEAR(line[k], (least + most) / 2, 0.1) << k;
+    }
+  }
+}
+
+TEST_F(ToolReplay, SvgTellsAWideDistributionOnALogarithmicScale) {
+  write("trace.csv", "input_length,cached_prefix\n9,0\n9,1\n99999,9999\n");
+  const std::string svg = replay("trace.csv --batch-size 1 --chunk-capacity 1 --svg -").out;
+  expect_picture(svg);
+  EXPECT_NE(svg.find(">loops of a step, logarithmic<"), std::string::npos);
+  const auto line = lines(svg, "equal").at(1);
+  ASSERT_EQ(line.size(), 9u);  // x0 y0, then at 0, 1 and 9,999 loops, then the end
+  EXPECT_EQ(line[2], line[0]);
+  EXPECT_NEAR((line[6] - line[0]) / (line[4] - line[0]), std::log(10000) / std::log(2), 0.1);
+}
+
+TEST_F(ToolReplay, SvgOfAnyTraceName) {
+  ASSERT_EQ(shell("touch 'a<&b>é\xff.csv'").status, 0);
+  const Outcome outcome = replay("a* --svg -");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  expect_picture(outcome.out);
+  EXPECT_NE(outcome.out.find(">No steps<"), std::string::npos);
+  EXPECT_NE(
+      outcome.out.find(">a&lt;&amp;b&gt;é\uFFFD.csv: 0 steps of up to 16 requests, 0 requests<"),
+      std::string::npos)
+      << outcome.out;
+}
+
+TEST_F(ToolReplay, FailuresLeaveNoPicture) {
+  write("trace.jsonl", three_requests);
+  expect_refused("trace.jsonl --svg nowhere/out",
+                 "nowhere/out: cannot be written: No such file or directory");
+  expect_refused("trace.jsonl --json out.json --svg /dev/full",
+                 "/dev/full: cannot be written: No space left on device");
+  write("bad.jsonl", std::string(three_requests) + "{}\n");
+  expect_refused("bad.jsonl --svg out.svg", "bad.jsonl:4: no key input_length");
+  write("out.svg", "old");
+  expect_refused("bad.jsonl --svg out.svg", "bad.jsonl:4: no key input_length");
+  EXPECT_EQ(read("out.svg"), "old");
+}
+
 TEST_F(ToolReplay, InterruptLeavesAPartialReport) {
   std::string trace = "input_length,cached_prefix\n";
   for (int k = 0; k < 2000000; ++k) trace += "9,8\n";
   write("trace.csv", trace);
   const Outcome outcome = shell(
-      "\"$TOOL\" replay trace.csv --batch-size 1 --json out.json & sleep 1; kill -INT $!; wait $!");
+      "\"$TOOL\" replay trace.csv --batch-size 1 --json out.json --svg out.svg & sleep 1; "
+      "kill -INT $!; wait $!");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const Json got = Json::parse(read("out.json"), nullptr, false);
   ASSERT_TRUE(got.is_object());
@@ -981,6 +1102,8 @@ TEST_F(ToolReplay, InterruptLeavesAPartialReport) {
   EXPECT_GT(got.value("steps", 0), 0);
   EXPECT_LT(got.value("steps", 0), 2000000);
   EXPECT_EQ(got.value("steps", 0), got.value("loops_equal", 0));
+  expect_picture(read("out.svg"));
+  EXPECT_NE(read("out.svg").find(">trace.csv, interrupted: "), std::string::npos);
 }
 
 // The published CSV says which prefixes a cache that never evicts has.

@@ -44,8 +44,10 @@ ones. A request's prefix is what earlier ones left in a paged cache, in which
 requests with a common prefix are on the same pages; CSV says its length, and
 tells no sharing.
 
-Ends with a table: steps, loops under both policies, tokens, and the time of a
-build (plan, fill and wait). An interrupt ends the replay after the step at hand.
+Without --json and --svg, ends with a table: steps, loops under both policies,
+tokens, and the time of a build (plan, fill and wait). The picture has the loops of
+each step and how they are distributed, under both policies. An interrupt ends the
+replay after the step at hand, with the report of what was done.
 Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
 
@@ -111,6 +113,8 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
   replay->add_flag("--verify", typed.replay.verify,
                    "verify every value of every step against a serial computation");
   replay->add_option("--json", typed.replay.json, "write the numbers as one JSON document")
+      ->type_name("FILE|-");
+  replay->add_option("--svg", typed.replay.svg, "draw the loops of the steps as a picture")
       ->type_name("FILE|-");
   return replay;
 }
@@ -187,6 +191,15 @@ void judge_output(const char* option, const std::string& input, const char* what
   }
 }
 
+void judge_outputs(const std::string& input, const char* what, std::optional<std::string>& json,
+                   std::optional<std::string>& svg) {
+  judge_output("--json", input, what, json);
+  judge_output("--svg", input, what, svg);
+  if (json && svg && (*json == *svg || is_same_file(*json, *svg))) {
+    throw InvalidArgument("--svg", fmt::format("{} is where --json goes", *svg));
+  }
+}
+
 template <class Arguments>
 void judge_build_options(const Typed& typed, bool packed, Arguments& arguments) {
   arguments.grain = judge_grain(typed.grain, packed);
@@ -205,11 +218,7 @@ PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
     throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
   }
   if (plan.batch.empty()) throw InvalidArgument("BATCH.json", "the file name is empty");
-  judge_output("--json", plan.batch, "the batch itself", plan.json);
-  judge_output("--svg", plan.batch, "the batch itself", plan.svg);
-  if (plan.json && plan.svg && (*plan.json == *plan.svg || is_same_file(*plan.json, *plan.svg))) {
-    throw InvalidArgument("--svg", fmt::format("{} is where --json goes", *plan.svg));
-  }
+  judge_outputs(plan.batch, "the batch itself", plan.json, plan.svg);
   if (plan.json && plan.policies.size() > 1) {
     throw InvalidArgument("--json", "a document is of one policy, --policy both asks for two");
   }
@@ -240,7 +249,7 @@ ReplayArguments judge_replay(const CLI::App& command, Typed& typed) {
   }
   if (command.get_option("TRACE")->count() == 0) throw InvalidArgument("TRACE", "missing");
   if (replay.trace.empty()) throw InvalidArgument("TRACE", "the file name is empty");
-  judge_output("--json", replay.trace, "the trace itself", replay.json);
+  judge_outputs(replay.trace, "the trace itself", replay.json, replay.svg);
   return replay;
 }
 

@@ -38,6 +38,7 @@ struct ReplayArguments {
   std::string execution_space;  ///< one of `execution_spaces()`
   bool verify = false;
   std::optional<std::string> json;  ///< path, `-` for standard output
+  std::optional<std::string> svg;   ///< path, `-` for standard output
 };
 
 /// A text that was asked for instead of work: the help or the version.

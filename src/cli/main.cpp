@@ -22,6 +22,7 @@
 #include "replay.hpp"
 #include "report_json.hpp"
 #include "report_replay.hpp"
+#include "report_replay_svg.hpp"
 #include "report_svg.hpp"
 #include "report_text.hpp"
 #include "text.hpp"
@@ -34,6 +35,28 @@ void print(std::string_view text) {
   output.write(text);
   output.finish();
 }
+
+/// The documents asked for.
+struct Documents {
+  std::optional<Output> json, svg;
+
+  template <class Arguments>
+  explicit Documents(const Arguments& arguments) {
+    if (arguments.json) json.emplace(*arguments.json);
+    if (arguments.svg) svg.emplace(*arguments.svg);
+  }
+  void finish() {
+    if (json) json->finish();
+    if (svg) svg->finish();
+  }
+  /// Last, so that a failure anywhere leaves no file.
+  void commit() {
+    if (json) json->commit();
+    if (svg) svg->commit();
+    if (json) json->keep();
+    if (svg) svg->keep();
+  }
+};
 
 /// Checks every build. \returns a line for each.
 std::string checked(const Batch& batch, const std::vector<Build>& builds) {
@@ -58,33 +81,27 @@ void plan(const PlanArguments& arguments) {
   const std::vector<Build> builds = build(batch, arguments);
   const std::string verified = arguments.check ? checked(batch, builds) : "";
 
-  std::optional<Output> json, svg;
-  if (arguments.json) report_json(batch, builds.front(), json.emplace(*arguments.json));
-  if (arguments.svg) report_svg(batch, builds, svg.emplace(*arguments.svg));
-  if (!json && !svg) print(report_text(batch, builds, terminal_width()));
-  if (json) json->finish();
-  if (svg) svg->finish();
+  Documents documents(arguments);
+  if (documents.json) report_json(batch, builds.front(), *documents.json);
+  if (documents.svg) report_svg(batch, builds, *documents.svg);
+  if (!documents.json && !documents.svg) print(report_text(batch, builds, terminal_width()));
+  documents.finish();
   if (arguments.json == "-" || arguments.svg == "-") {
     std::fputs(verified.c_str(), stderr);
   } else {
     print(verified);
   }
-  // Last, so that a failure anywhere leaves no file.
-  if (json) json->commit();
-  if (svg) svg->commit();
-  if (json) json->keep();
-  if (svg) svg->keep();
+  documents.commit();
 }
 
 void replay(const ReplayArguments& arguments) {
-  std::optional<Output> json;
-  if (arguments.json) json.emplace(*arguments.json);
+  Documents documents(arguments);
   const Replay result = replay_trace(arguments);
-  if (!json) return print(report_replay_text(arguments, result));
-  json->write(report_replay_json(arguments, result));
-  json->finish();
-  json->commit();
-  json->keep();
+  if (documents.json) documents.json->write(report_replay_json(arguments, result));
+  if (documents.svg) report_replay_svg(arguments, result, *documents.svg);
+  if (!documents.json && !documents.svg) print(report_replay_text(arguments, result));
+  documents.finish();
+  documents.commit();
 }
 
 /// A stream that the caller closed would be the next file opened here. It is held by one that, like

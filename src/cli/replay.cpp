@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <chunked_prefill/error.hpp>
 #include <chunked_prefill/plan.hpp>
-#include <cmath>
 #include <csignal>
 
+#include "build.hpp"
 #include "check.hpp"
 #include "page_cache.hpp"
 #include "progress.hpp"
@@ -107,9 +108,9 @@ class Walk {
   void step() {
     fill_batch(m_prefixes, m_batch);
     check_memory(m_batch, {&m_options, 1}, m_arguments.index_type);
-    const double seconds = m_builder.build(m_batch, m_options).count();
-    m_result.build.add(seconds);
-    m_result.build_seconds += seconds;
+    const std::chrono::duration<double> took = m_builder.build(m_batch, m_options);
+    m_result.build.add(std::chrono::round<std::chrono::nanoseconds>(took).count());
+    m_result.build_seconds += took.count();
     ++m_result.steps;
     m_result.tokens += m_builder.plan().total_tokens();
     m_result.longest_prefix =
@@ -158,25 +159,6 @@ class Walk {
 };
 
 }  // namespace
-
-void Durations::add(double seconds) {
-  const double bin = std::log(std::max(seconds, least) / least) / std::log(step);
-  ++m_counts[std::min(static_cast<std::size_t>(bin), m_counts.size() - 1)];
-  ++m_count;
-}
-
-double Durations::quantile(double q) const {
-  if (m_count == 0) return 0;
-  const auto rank = static_cast<std::int64_t>(std::ceil(q * static_cast<double>(m_count)));
-  std::int64_t seen = 0;
-  for (std::size_t bin = 0; bin < m_counts.size(); ++bin) {
-    seen += m_counts[bin];
-    if (seen >= std::max<std::int64_t>(rank, 1)) {
-      return least * std::pow(step, static_cast<double>(bin) + 0.5);
-    }
-  }
-  return 0;
-}
 
 Replay replay_trace(const ReplayArguments& arguments) { return Walk(arguments).run(); }
 

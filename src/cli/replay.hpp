@@ -2,37 +2,25 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <vector>
 
 #include "arguments.hpp"
-#include "build.hpp"
+#include "statistics.hpp"
 
 namespace chunked_prefill::cli {
-
-/// Durations, counted in steps of 1 %, however many there are.
-class Durations {
- public:
-  void add(double seconds);
-  /// The shortest duration that a share `q` of all does not exceed, to 1 %; 0 where there are none.
-  [[nodiscard]] double quantile(double q) const;
-
- private:
-  static constexpr double least = 1e-9;  ///< seconds
-  static constexpr double step = 1.01;
-  std::array<std::int64_t, 3000> m_counts{};  ///< up to 9,000 seconds
-  std::int64_t m_count = 0;
-};
 
 /// Loops of the steps under one policy.
 struct LoopCount {
   std::int64_t total = 0;
   std::int64_t most = 0;  ///< of one step
+  Columns steps;          ///< loops of each
+  Distribution distribution;
 
   void add(std::int64_t loops) {
     total += loops;
     most = std::max(most, loops);
+    steps.add(loops);
+    distribution.add(loops);
   }
 };
 
@@ -45,7 +33,7 @@ struct Replay {
   std::int64_t longest_prefix = 0;  ///< tokens
   std::int64_t verified_steps = 0;
   LoopCount equal, packed;
-  Durations build;           ///< plan, fill and wait, a step each
+  Distribution build;        ///< nanoseconds of plan, fill and wait, of each step
   double build_seconds = 0;  ///< of all steps
   std::int64_t pages_used = 0;
   std::int64_t evictions = 0;  ///< pages

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "build.hpp"
 #include "text.hpp"
 
 namespace chunked_prefill::cli {
@@ -21,17 +22,28 @@ std::string mean(std::int64_t total, std::int64_t steps) {
              : fmt::format("{:.2f}", static_cast<double>(total) / static_cast<double>(steps));
 }
 
+/// Seconds of a build that a share `q` of all does not exceed.
+double build_seconds(const Replay& replay, double q) {
+  return 1e-9 * static_cast<double>(replay.build.quantile(q));
+}
+
 std::string micros(double seconds) { return fmt::format("{:.1f} us", 1e6 * seconds); }
 
 }  // namespace
 
-std::string report_replay_text(const ReplayArguments& arguments, const Replay& replay) {
-  std::string text =
-      fmt::format("{}{}: {} of up to {}, {}\n", name_end(one_line(arguments.trace), 40),
+std::array<std::string, 2> replay_heading(const ReplayArguments& arguments, const Replay& replay,
+                                          std::size_t most_name) {
+  return {
+      fmt::format("{}{}: {} of up to {}, {}", name_end(one_line(arguments.trace), most_name),
                   replay.interrupted ? ", interrupted" : "", counted(replay.steps, "step"),
-                  counted(arguments.batch_size, "request"), counted(replay.requests, "request"));
-  text += fmt::format("chunk_capacity {}, page_size {}\n\n", grouped(arguments.chunk_capacity),
-                      grouped(arguments.page_size));
+                  counted(arguments.batch_size, "request"), counted(replay.requests, "request")),
+      fmt::format("chunk_capacity {}, page_size {}", grouped(arguments.chunk_capacity),
+                  grouped(arguments.page_size))};
+}
+
+std::string report_replay_text(const ReplayArguments& arguments, const Replay& replay) {
+  const auto [trace, settings] = replay_heading(arguments, replay, 40);
+  std::string text = trace + '\n' + settings + "\n\n";
   const auto row = [&](std::string_view name, std::string_view equal, std::string_view packed) {
     text += fmt::format("{:<22}{:>12}{:>12}\n", name, equal, packed);
   };
@@ -52,8 +64,8 @@ std::string report_replay_text(const ReplayArguments& arguments, const Replay& r
   line("pages evicted", grouped(replay.evictions));
   text += '\n';
   line("built", fmt::format("{} on {}", name(arguments.policy), arguments.execution_space));
-  line("  a build, median", micros(replay.build.quantile(0.5)));
-  line("  a build, 99 %", micros(replay.build.quantile(0.99)));
+  line("  a build, median", micros(build_seconds(replay, 0.5)));
+  line("  a build, 99 %", micros(build_seconds(replay, 0.99)));
   line("  cached tokens a second", fmt::format("{:.3g}", tokens_per_second(replay)));
   if (arguments.verify) line("steps verified", grouped(replay.verified_steps));
   return text;
@@ -82,8 +94,8 @@ std::string report_replay_json(const ReplayArguments& arguments, const Replay& r
                                          {"pages_used", replay.pages_used},
                                          {"pages_evicted", replay.evictions},
                                          {"verified_steps", replay.verified_steps},
-                                         {"seconds_median", replay.build.quantile(0.5)},
-                                         {"seconds_p99", replay.build.quantile(0.99)},
+                                         {"seconds_median", build_seconds(replay, 0.5)},
+                                         {"seconds_p99", build_seconds(replay, 0.99)},
                                          {"tokens_per_second", tokens_per_second(replay)}};
   return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }

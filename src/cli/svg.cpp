@@ -20,6 +20,13 @@ constexpr const char* style = R"(<style>
   .odd { fill: #4f9be3; }
   .on { fill: #ffffff; font-size: 11px; }
   .odd-on { fill: #06294d; font-size: 11px; }
+  .grid { fill: none; stroke: #d8dee4; }
+  .line { fill: none; stroke-width: 1.25; }
+  .band { opacity: 0.25; }
+  .line.equal { stroke: #0b62b8; }
+  .line.packed { stroke: #c2410c; stroke-width: 3; stroke-dasharray: 10 2.5; }
+  .band.equal { fill: #0b62b8; }
+  .band.packed { fill: #c2410c; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; }
     .muted { fill: #9aa5b1; }
@@ -29,6 +36,11 @@ constexpr const char* style = R"(<style>
     .odd { fill: #2b6cb8; }
     .on { fill: #04172e; }
     .odd-on { fill: #ffffff; }
+    .grid { stroke: #30363d; }
+    .line.equal { stroke: #58a6ff; }
+    .line.packed { stroke: #ffa657; }
+    .band.equal { fill: #58a6ff; }
+    .band.packed { fill: #ffa657; }
   }
 </style>
 )";
