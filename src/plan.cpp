@@ -39,7 +39,7 @@ class Planner {
     plan.m_longest_sequence = static_cast<std::int32_t>(longest);
     clear(plan, loops);
     if (options.shard.world_size == 1) {
-      split(prefix_lens, Whole(), plan);
+      split(prefix_lens, impl::WholeSequence(), plan);
     } else {
       split(prefix_lens, impl::TokenShard(options.shard), plan);
     }
@@ -179,13 +179,8 @@ class Planner {
     plan.m_non_empty_seqs_per_loop.assign(loops, 0);
   }
 
-  /// A TokenShard that holds every token, at no cost.
-  struct Whole {
-    [[nodiscard]] static std::int32_t local(std::int32_t tokens) { return tokens; }
-    [[nodiscard]] static std::int32_t position(std::int32_t local) { return local; }
-  };
-  template <class Length, class Shard>
-  static void split(std::span<const Length> prefix_lens, const Shard& shard, ChunkPlan& plan) {
+  template <class Length, impl::Shard Held>
+  static void split(std::span<const Length> prefix_lens, const Held& shard, ChunkPlan& plan) {
     if (plan.m_policy == Policy::packed) {
       pack(prefix_lens, shard, plan);
     } else {
@@ -195,8 +190,8 @@ class Planner {
 
   /// Sequence after sequence, and of each loop after loop: a loop ends in at most one sequence that
   /// goes on, so that there are fewer than batch_size + loops steps.
-  template <class Length, class Shard>
-  static void pack(std::span<const Length> prefix_lens, const Shard& shard, ChunkPlan& plan) {
+  template <class Length, impl::Shard Held>
+  static void pack(std::span<const Length> prefix_lens, const Held& shard, ChunkPlan& plan) {
     const Grains grains(plan.m_grain);
     std::size_t loop = 0;
     std::int64_t room = plan.m_chunk_len;  // padded tokens that the loop can still take
@@ -240,8 +235,8 @@ class Planner {
   /// A sequence fills every loop before its last one, and leaves at least a token for that. Both
   /// are counted in the last loop and summed from the end, so that the cost is O(batch_size +
   /// loops) and not their product.
-  template <class Length, class Shard>
-  static void split_equally(std::span<const Length> prefix_lens, const Shard& shard,
+  template <class Length, impl::Shard Held>
+  static void split_equally(std::span<const Length> prefix_lens, const Held& shard,
                             ChunkPlan& plan) {
     auto& tokens = plan.m_tokens_per_loop;
     auto& longest = plan.m_max_chunk_len_per_loop;

@@ -38,14 +38,16 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
       .total_tokens = shape.total_tokens,
   };
   if (can_fuse(shape)) {
-    launch(space, FusedFill<Slot>{.batch = {.prefix_lens = prefix_lens,
-                                            .req_pool_indices = req_pool_indices,
-                                            .split = equal_split(shape),
-                                            .packed = packed_split(shape),
-                                            .is_packed = is_packed(shape)},
-                                  .table = table,
-                                  .tiles = tiles});
-    return;
+    const auto enqueue = [&]<Shard Held>(Held) {
+      launch(space, FusedFill<Slot, Held>{.batch = {.prefix_lens = prefix_lens,
+                                                    .req_pool_indices = req_pool_indices,
+                                                    .split = equal_split<Held>(shape),
+                                                    .packed = packed_split<Held>(shape),
+                                                    .is_packed = is_packed(shape)},
+                                          .table = table,
+                                          .tiles = tiles});
+    };
+    return shape.shard.world_size == 1 ? enqueue(WholeSequence()) : enqueue(TokenShard());
   }
   enqueue_table(space, shape, prefix_lens, table);
   launch(space, KvIndices<Slot>{.tiles = tiles,

@@ -19,7 +19,7 @@ namespace chunked_prefill::impl {
 /// and waits for the launch before it.
 struct ChunkRows {
   IndexArray prefix_lens;  ///< (batch_size)
-  EqualSplit split;
+  EqualSplit<TokenShard> split;
   ChunkTable table;
 
   /// Tokens of a thread's part of the batch, for the other threads of its team.
@@ -47,7 +47,7 @@ struct ChunkRows {
       Kokkos::parallel_reduce(
           Kokkos::ThreadVectorRange(team, size),
           [&](const std::int32_t k, std::int64_t& sum) {
-            sum += EqualSplit::tokens_before(length(first + k), stretch.begin);
+            sum += EqualSplit<TokenShard>::tokens_before(length(first + k), stretch.begin);
           },
           offset);
     }

@@ -17,17 +17,19 @@ inline bool is_packed(const ChunkShape& shape) { return shape.policy == Policy::
 
 /// The equal split of `shape`; for the slots of a packed one, which are in the order of one loop
 /// that holds all prefixes, that loop.
-inline EqualSplit equal_split(const ChunkShape& shape) {
+template <Shard Held>
+EqualSplit<Held> equal_split(const ChunkShape& shape) {
   return {.batch_size = shape.batch_size,
           .chunk_len = Divisor(is_packed(shape) ? shape.max_prefix_len : shape.chunk_len),
           .max_prefix_len = shape.max_prefix_len,
-          .shard = TokenShard(shape.shard)};
+          .shard = Held(shape.shard)};
 }
-inline PackedSplit packed_split(const ChunkShape& shape) {
+template <Shard Held>
+PackedSplit<Held> packed_split(const ChunkShape& shape) {
   return {.chunk_len = shape.chunk_len,
           .max_prefix_len = shape.max_prefix_len,
           .grain = Divisor(shape.grain),
-          .shard = TokenShard(shape.shard)};
+          .shard = Held(shape.shard)};
 }
 
 /// Enqueues the chunk table of `shape` by itself on `space`; nothing when there are no loops.
@@ -36,11 +38,13 @@ void enqueue_table(const Space& space, const ChunkShape& shape, const IndexArray
                    const ChunkTable& table) {
   if (shape.chunked_loop_num == 0) return;
   if (is_packed(shape)) {
-    launch(space,
-           PackedRows{.prefix_lens = prefix_lens, .split = packed_split(shape), .table = table});
+    launch(space, PackedRows{.prefix_lens = prefix_lens,
+                             .split = packed_split<TokenShard>(shape),
+                             .table = table});
   } else {
-    launch(space,
-           ChunkRows{.prefix_lens = prefix_lens, .split = equal_split(shape), .table = table});
+    launch(space, ChunkRows{.prefix_lens = prefix_lens,
+                            .split = equal_split<TokenShard>(shape),
+                            .table = table});
   }
 }
 

@@ -12,23 +12,20 @@ namespace chunked_prefill::impl {
 /// The closed form of the equal split: loop `c` holds the positions [c * chunk_len, (c + 1) *
 /// chunk_len) of every sequence.
 ///
-/// All lengths and places are those of the rank's own tokens. Of a sequence that is not sharded
-/// these are all, and places are positions. A shard has its tokens in the order of the sequence, so
-/// that loops hold one stretch of them after another, if not all equally long.
+/// All lengths and places are those of the rank's own tokens. Of a whole sequence these are all,
+/// and places are positions. A shard has its tokens in the order of the sequence, so that loops
+/// hold one stretch of them after another, if not all equally long, and some perhaps nothing.
+template <Shard Held>
 struct EqualSplit {
   std::int32_t batch_size;
   Divisor chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
-  TokenShard shard = {};
+  [[no_unique_address]] Held shard = {};
 
   /// Length of sequence `i`.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t length(const IndexArray& prefix_lens,
                                                     std::int32_t i) const {
     return shard.local(prefix_lens.clamped(i, max_prefix_len));
-  }
-  /// Length of the longest sequence.
-  [[nodiscard]] KOKKOS_FUNCTION std::int32_t max_length() const {
-    return shard.local(max_prefix_len);
   }
 
   /// What a loop holds of every sequence that is long enough.
@@ -53,10 +50,25 @@ struct EqualSplit {
   KOKKOS_FUNCTION static std::int32_t tokens_before(std::int32_t length, std::int32_t place) {
     return Kokkos::min(length, place);
   }
-  /// The loop that holds `place`; one past the last loop for a place behind every sequence.
-  [[nodiscard]] KOKKOS_FUNCTION std::int32_t loop_at(std::int32_t place) const {
-    if (place >= max_length()) return chunk_len.quotient(max_prefix_len) + 1;
-    return chunk_len.quotient(shard.position(place));
+
+  /// The most tokens that a loop can hold, of all sequences.
+  [[nodiscard]] std::int32_t most_per_loop() const {
+    return batch_size * shard.most(chunk_len.value());
+  }
+  /// Whether no sequence goes on after a loop that holds no token.
+  [[nodiscard]] KOKKOS_FUNCTION bool is_last(const Stretch& empty) const {
+    if constexpr (std::same_as<Held, WholeSequence>) return true;
+    return empty.begin < empty.end || empty.end == shard.local(max_prefix_len);
+  }
+  /// The loop that is `stretches` of the length of loop `loop`'s on, or the next that can hold a
+  /// token where that has none.
+  [[nodiscard]] KOKKOS_FUNCTION std::int64_t loop_after(std::int64_t loop, const Stretch& stretch,
+                                                        std::int32_t stretches) const {
+    if constexpr (std::same_as<Held, WholeSequence>) return loop + stretches;
+    const std::int64_t place =
+        stretch.begin + std::int64_t{stretches} * (stretch.end - stretch.begin);
+    if (place >= shard.local(max_prefix_len)) return chunk_len.quotient(max_prefix_len) + 1;
+    return chunk_len.quotient(shard.position(static_cast<std::int32_t>(place)));
   }
 
  private:

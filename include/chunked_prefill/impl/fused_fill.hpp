@@ -17,9 +17,11 @@ namespace chunked_prefill::impl {
 /// computes the loop that it writes from the prefix lengths. That has every team read the whole
 /// batch, which costs less than a second launch up to StagedRows::most_sequences; longer batches
 /// take ChunkRows and KvIndices, which read it once a loop.
-template <Index Slot>
+template <Index Slot, Shard Held>
 struct FusedFill {
-  StagedRows::Batch batch;
+  using Rows = StagedRows<Held>;
+
+  typename Rows::Batch batch;
   ChunkTable table;
   SlotTiles<Slot> tiles;
   // Set by `launch`. The teams of ranks [0, row_teams) write rows of the table, and those from
@@ -29,7 +31,7 @@ struct FusedFill {
 
   template <class Team>
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const auto rows = StagedRows::stage(team, batch);
+    const Rows rows = Rows::stage(team, batch);
     const std::int32_t rank = team.league_rank();
     if constexpr (runs_on_host<typename Team::execution_space>) {
       if (!batch.is_packed) return write_both(team, rows, rank);
@@ -40,8 +42,7 @@ struct FusedFill {
 
  private:
   template <class Team>
-  KOKKOS_FUNCTION void write_rows(const Team& team, const StagedRows& rows,
-                                  std::int32_t first) const {
+  KOKKOS_FUNCTION void write_rows(const Team& team, const Rows& rows, std::int32_t first) const {
     if (batch.is_packed) return rows.write_packed(team, table, first, row_teams);
     CHUNKED_PREFILL_ROLLED
     for (std::int64_t loop = first; loop < table.chunked_loop_num; loop += row_teams) {
@@ -52,23 +53,31 @@ struct FusedFill {
   /// Host: a thread that writes slots of a loop is at its row already. A row belongs to the tile in
   /// which the loop before ends, the first to the first.
   template <class Team>
-  KOKKOS_FUNCTION void write_both(const Team& team, const StagedRows& rows,
-                                  std::int32_t tile) const {
+  KOKKOS_FUNCTION void write_both(const Team& team, const Rows& rows, std::int32_t tile) const {
     const auto part = tiles.range(tile);
     const bool is_last = tile + 1 == row_teams;
-    StagedRows::Row row;
+    typename Rows::Row row;
     if (tile == 0) {
       row = rows.row(team, 0);
       rows.write(team, row, table);
     } else if (!rows.find(team, row, part.begin)) {
       return;
     }
-    tiles.write(team, rows, row, part);
+    write_slots(team, rows, row, part);
     while ((row.end <= part.end || is_last) && row.loop + 1 < table.chunked_loop_num) {
       row = rows.next(team, row);
       rows.write(team, row, table);
-      tiles.write(team, rows, row, part);
+      write_slots(team, rows, row, part);
     }
+  }
+  /// What of loop `row` lies in `part`.
+  template <class Team>
+  KOKKOS_FUNCTION void write_slots(const Team& team, const Rows& rows,
+                                   const typename Rows::Row& row,
+                                   const typename SlotTiles<Slot>::Range& part) const {
+    tiles.write(team, rows, row,
+                {.begin = Kokkos::max(part.begin, std::int64_t{row.begin}),
+                 .end = Kokkos::min(part.end, std::int64_t{row.end})});
   }
 };
 
@@ -77,13 +86,14 @@ struct FusedFill {
 inline bool can_fuse(const ChunkShape& shape) {
   const std::int64_t grain = shape.grain;
   const std::int64_t longest = ceil_div(std::int64_t{shape.max_prefix_len}, grain) * grain;
-  return shape.batch_size <= StagedRows::most_sequences &&
-         shape.batch_size * longest <= StagedRows::most_tokens;
+  return shape.batch_size <= StagedRows<WholeSequence>::most_sequences &&
+         shape.batch_size * longest <= StagedRows<WholeSequence>::most_tokens;
 }
 
 /// Enqueues the fused kernel on `space`.
-template <ExecutionSpace Space, Index Slot>
-void launch(const Space& space, FusedFill<Slot> kernel) {
+template <ExecutionSpace Space, Index Slot, Shard Held>
+void launch(const Space& space, FusedFill<Slot, Held> kernel) {
+  using Rows = StagedRows<Held>;
   const std::int64_t length = kernel.tiles.lead() + kernel.tiles.total_tokens;
   kernel.tiles.tiling.choose(space, length, sizeof(Slot));
   kernel.batch.template prepare<Space>();
@@ -94,7 +104,7 @@ void launch(const Space& space, FusedFill<Slot> kernel) {
     teams = std::max(teams, 1);
     kernel.row_teams = teams;
     // Scratch stays, and must not grow from launch to launch.
-    quads = StagedRows::scratch_quads<Space>(StagedRows::most_sequences, true);
+    quads = Rows::template scratch_quads<Space>(Rows::most_sequences, true);
   } else {
     // Rows and tiles side by side.
     constexpr std::int32_t most_row_teams = 1 << 20;
@@ -103,7 +113,7 @@ void launch(const Space& space, FusedFill<Slot> kernel) {
     teams += kernel.row_teams;
   }
   launch_teams("chunked_prefill::fused_fill", space, teams, tile_team_size<Space>, kernel,
-               StagedRows::Scratch<Space>::shmem_size(quads));
+               Rows::template Scratch<Space>::shmem_size(quads));
 }
 
 }  // namespace chunked_prefill::impl

@@ -11,12 +11,14 @@
 // The library holds the kernels of every execution space that Kokkos was built with, so that a
 // user's own files compile none of them. KEYWORDS is `extern template` here and `template` in
 // src/instantiations.cpp.
-#define CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, SPACE)       \
-  KEYWORDS void launch(const SPACE&, FusedFill<std::int32_t>); \
-  KEYWORDS void launch(const SPACE&, FusedFill<std::int64_t>); \
-  KEYWORDS void launch(const SPACE&, const ChunkRows&);        \
-  KEYWORDS void launch(const SPACE&, const PackedRows&);       \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t>); \
+#define CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, SPACE)                      \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int32_t, WholeSequence>); \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int64_t, WholeSequence>); \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int32_t, TokenShard>);    \
+  KEYWORDS void launch(const SPACE&, FusedFill<std::int64_t, TokenShard>);    \
+  KEYWORDS void launch(const SPACE&, const ChunkRows&);                       \
+  KEYWORDS void launch(const SPACE&, const PackedRows&);                      \
+  KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t>);                \
   KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);
 
 #ifdef KOKKOS_ENABLE_SERIAL

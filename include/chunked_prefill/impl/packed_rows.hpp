@@ -37,7 +37,7 @@ namespace chunked_prefill::impl {
 /// begins and ends; those places are known to whoever holds the sequences in which it does.
 struct PackedRows {
   IndexArray prefix_lens;  ///< (batch_size)
-  PackedSplit split;
+  PackedSplit<TokenShard> split;
   ChunkTable table;
 
   template <ExecutionSpace Space>

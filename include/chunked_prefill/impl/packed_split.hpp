@@ -13,11 +13,12 @@ namespace chunked_prefill::impl {
 /// chunk_len, (c + 1) * chunk_len) of them, `chunk_len` being whole grains. What a loop holds of a
 /// sequence follows from the padded tokens before the sequence alone. Of a sharded sequence a rank
 /// holds its own part of that.
+template <Shard Held>
 struct PackedSplit {
   std::int32_t chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
   Divisor grain;
-  TokenShard shard = {};
+  [[no_unique_address]] Held shard = {};
 
   /// Where loop `loop` begins among the padded tokens.
   [[nodiscard]] KOKKOS_FUNCTION std::int64_t cut(std::int64_t loop) const {

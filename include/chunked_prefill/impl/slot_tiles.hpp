@@ -53,20 +53,20 @@ struct SlotTiles {
   /// Writes tile `tile`. The whole team calls it.
   template <class Team, class Rows>
   KOKKOS_FUNCTION void write(const Team& team, const Rows& rows, std::int64_t tile) const {
-    Range left = range(tile);
+    auto [begin, end] = range(tile);
     typename Rows::Row row;
-    while (left.begin < left.end && rows.find(team, row, left.begin)) {
-      write(team, rows, row, left);
-      left.begin = row.end;
+    while (begin < end && rows.find(team, row, begin)) {
+      const std::int64_t stop = Kokkos::min(end, std::int64_t{row.end});
+      write(team, rows, row, {begin, stop});
+      begin = stop;
     }
   }
 
-  /// Writes what of loop `row` lies in `range`. The whole team calls it.
+  /// Writes `range` of loop `row`, of which that holds every token. The whole team calls it.
   template <class Team, class Rows>
   KOKKOS_FUNCTION void write(const Team& team, const Rows& rows, const typename Rows::Row& row,
                              const Range& range) const {
-    const std::int64_t begin = Kokkos::max(range.begin, std::int64_t{row.begin});
-    const std::int64_t end = Kokkos::min(range.end, std::int64_t{row.end});
+    const auto [begin, end] = range;
     if (begin >= end) return;
     write(team, Part<Rows>{.rows = rows,
                            .row = row,

@@ -18,9 +18,11 @@ namespace chunked_prefill::impl {
 /// batch is read into team scratch once, and one thread computes the loop that its team writes.
 /// Needs no other kernel before it. Batches are at most `most_sequences` long, and their tokens are
 /// counted in 31 bits.
+template <Shard Held>
 struct StagedRows {
   static constexpr std::int32_t most_sequences = 512;
   static constexpr std::int64_t most_tokens = INT32_MAX;
+  using Stretch = typename EqualSplit<Held>::Stretch;
 
   /// Four numbers, which a lane reads or writes at once.
   struct alignas(16) Quad {
@@ -34,17 +36,17 @@ struct StagedRows {
   struct Batch {
     IndexArray prefix_lens;       ///< (batch_size)
     IndexArray req_pool_indices;  ///< (batch_size)
-    EqualSplit split;             ///< of a packed batch one loop, in whose order its slots are
-    PackedSplit packed;           ///< of the table, where `is_packed`
+    EqualSplit<Held> split;       ///< of a packed batch one loop, in whose order its slots are
+    PackedSplit<Held> packed;     ///< of the table, where `is_packed`
     bool is_packed = false;
     // Set by `prepare`, on the host.
-    Divisor batch_size = {};
+    Divisor most_per_loop = {};
     std::int32_t padded = 0;  ///< batch_size rounded up to whole quads, as many for every lane
     std::int32_t quads = 0;   ///< of scratch
 
     template <ExecutionSpace Space>
     void prepare() {
-      batch_size = Divisor(split.batch_size);
+      most_per_loop = Divisor(split.most_per_loop());
       padded = padded_size<Space>(split.batch_size);
       quads = scratch_quads<Space>(split.batch_size, is_packed);
     }
@@ -59,16 +61,16 @@ struct StagedRows {
     std::int32_t loop = -1;
     std::int32_t begin = 0;  ///< its flat indices are [begin, end)
     std::int32_t end = 0;
-    EqualSplit::Stretch stretch = {};  ///< of every sequence
+    std::int32_t place = 0;  ///< at which it begins in every sequence
 
     /// Place in sequence `i` at which the loop begins.
-    KOKKOS_FUNCTION std::int32_t start(std::int32_t) const { return stretch.begin; }
+    KOKKOS_FUNCTION std::int32_t start(std::int32_t) const { return place; }
   };
 
   /// Scratch that a batch of `batch_size` takes.
   template <ExecutionSpace Space>
   static std::int32_t scratch_quads(std::int32_t batch_size, bool is_packed) {
-    return ((is_packed ? 3 : 2) * padded_size<Space>(batch_size) + 8) / 4 + ceil_div(batch_size, 4);
+    return ((is_packed ? 3 : 2) * padded_size<Space>(batch_size) + 4) / 4 + ceil_div(batch_size, 4);
   }
 
   /// Reads the batch. The whole team calls it, and waits before it reads what the others have read.
@@ -94,9 +96,7 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION bool find(const Team& team, Row& row, std::int64_t flat) const {
     const auto index = static_cast<std::int32_t>(flat);
-    // No loop holds more of a sequence than the place that it ends at.
-    const std::int32_t place = Kokkos::max(batch.batch_size.quotient(index), row.stretch.end);
-    row = seek(team, batch.split.loop_at(place), index);
+    row = seek(team, Kokkos::max(batch.most_per_loop.quotient(index), row.loop + 1), index);
     return row.end > row.begin;
   }
   /// The sequence that has token `in_row` of the loop.
@@ -127,7 +127,7 @@ struct StagedRows {
   /// Loop `loop`. The whole team calls it.
   template <class Team>
   KOKKOS_FUNCTION Row row(const Team& team, std::int32_t loop) const {
-    return seek(team, loop, 0);
+    return seek(team, loop, -1);
   }
   /// The loop after `row`, whether or not it holds anything. The whole team calls it.
   template <class Team>
@@ -145,8 +145,9 @@ struct StagedRows {
   /// loop.
   template <class Team>
   KOKKOS_FUNCTION void write(const Team& team, const Row& row, const ChunkTable& table) const {
+    const auto stretch = batch.split.stretch(row.loop);
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch_size), [&](const std::int32_t i) {
-      table.write(row.loop, i, row.stretch.begin, row.stretch.end_in(lengths()[i]), cum()[i + 1]);
+      table.write(row.loop, i, stretch.begin, stretch.end_in(lengths()[i]), cum()[i + 1]);
     });
     Kokkos::single(Kokkos::PerTeam(team),
                    [&] { table.write_offsets(row.loop, row.begin, row.end); });
@@ -158,7 +159,7 @@ struct StagedRows {
   template <class Team>
   KOKKOS_FUNCTION void write_packed(const Team& team, const ChunkTable& table, std::int32_t first,
                                     std::int32_t step) const {
-    const PackedSplit& split = batch.packed;
+    const PackedSplit<Held>& split = batch.packed;
     Kokkos::parallel_for(Kokkos::TeamVectorRange(team, batch.padded), [&](const std::int32_t i) {
       padded_before()[i] =
           i < batch_size ? static_cast<std::int32_t>(split.padded(batch.prefix_lens, i)) : 0;
@@ -208,11 +209,11 @@ struct StagedRows {
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* lengths() const { return scratch; }
   /// (padded) of the loop that the team is at; behind the batch the length of the loop.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* cum() const { return scratch + batch.padded; }
-  /// (8) of that loop: its length, index, begin and stretch. The length lies right behind `cum`,
+  /// (4) of that loop: its length, index, begin and place. The length lies right behind `cum`,
   /// and so is cum[batch_size] of a batch that is not padded.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* shared() const { return scratch + 2 * batch.padded; }
   /// (batch_size) rows of the page table.
-  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 8; }
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t* requests() const { return shared() + 4; }
   /// (padded) of a packed batch: padded tokens before each sequence.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t* padded_before() const {
     return requests() + ceil_div(batch_size, 4) * 4;
@@ -222,29 +223,27 @@ struct StagedRows {
     return *reinterpret_cast<const Quad*>(first);
   }
 
-  /// Loop `loop`, or the later one that holds flat index `flat`. The whole team calls it.
+  /// Loop `loop`, or the later one that holds flat index `flat`; -1 is held by every loop. The
+  /// whole team calls it.
   ///
-  /// The loop looked at holds [begin, end), and no later stretch of sequences holds more for its
-  /// length: `flat` lies at least (flat - begin) / (end - begin) such stretches on. The steps are
-  /// those of Newton's method on a concave function: one for prefixes of equal length, rarely more
-  /// than three.
+  /// The loop looked at holds [begin, end), and no later stretch holds more for its length: `flat`
+  /// lies at least (flat - begin) / (end - begin) such stretches on. The steps are those of
+  /// Newton's method on a concave function: one for prefixes of equal length, rarely more than
+  /// three.
   template <class Team>
-  KOKKOS_FUNCTION Row seek(const Team& team, std::int32_t loop, std::int32_t flat) const {
+  KOKKOS_FUNCTION Row seek(const Team& team, std::int64_t loop, std::int32_t flat) const {
     wait_for_team(team);  // the batch is read, and nobody reads the last loop any more
     if (team.team_rank() == 0) {
       while (true) {
         const auto stretch = batch.split.stretch(loop);
         const std::int32_t begin = count_before(team, stretch.begin);
         const std::int32_t end = count_before(team, stretch.end);
-        if (flat < end || begin == end) {
+        if (flat < end || (begin == end && batch.split.is_last(stretch))) {
           enter(team, loop, stretch, begin, end);
           break;
         }
-        const std::int32_t stretches = (flat - begin) / (end - begin);
-        const std::int64_t place =
-            stretch.begin + std::int64_t{stretches} * (stretch.end - stretch.begin);
-        loop = batch.split.loop_at(
-            static_cast<std::int32_t>(Kokkos::min(place, std::int64_t{batch.split.max_length()})));
+        loop = batch.split.loop_after(loop, stretch,
+                                      begin == end ? 0 : (flat - begin) / (end - begin));
       }
     }
     wait_for_team(team);
@@ -252,24 +251,19 @@ struct StagedRows {
   }
   /// Lets the team know of the loop that it goes to. One thread calls it.
   template <class Team>
-  KOKKOS_FUNCTION void enter(const Team& team, std::int64_t loop,
-                             const EqualSplit::Stretch& stretch, std::int32_t begin,
-                             std::int32_t end) const {
+  KOKKOS_FUNCTION void enter(const Team& team, std::int64_t loop, const Stretch& stretch,
+                             std::int32_t begin, std::int32_t end) const {
     write_sums(team, lengths(), cum(), [&](std::int32_t length) { return stretch.tokens(length); });
     Kokkos::single(Kokkos::PerThread(team), [&] {
       shared()[0] = end - begin;
       shared()[1] = static_cast<std::int32_t>(loop);
       shared()[2] = begin;
       shared()[3] = stretch.begin;
-      shared()[4] = stretch.end;
     });
   }
   KOKKOS_FUNCTION Row entered() const {
     const std::int32_t begin = shared()[2];
-    return {.loop = shared()[1],
-            .begin = begin,
-            .end = begin + shared()[0],
-            .stretch = {.begin = shared()[3], .end = shared()[4]}};
+    return {.loop = shared()[1], .begin = begin, .end = begin + shared()[0], .place = shared()[3]};
   }
 
   /// Tokens before `place` in all sequences. One thread calls it.
@@ -281,7 +275,8 @@ struct StagedRows {
       CHUNKED_PREFILL_ROLLED
       for (std::int32_t i = 4 * lane; i < batch.padded; i += 4 * lanes) {
         const Quad some = quad(lengths() + i);
-        for (const std::int32_t length : some.of) sum += EqualSplit::tokens_before(length, place);
+        for (const std::int32_t length : some.of)
+          sum += EqualSplit<Held>::tokens_before(length, place);
       }
       return sum;
     });
