@@ -20,7 +20,7 @@ struct EqualSplit {
   std::int32_t batch_size;
   Divisor chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
-  [[no_unique_address]] Held shard = {};
+  Held shard = {};
 
   /// Length of sequence `i`.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t length(const IndexArray& prefix_lens,

@@ -18,7 +18,7 @@ struct PackedSplit {
   std::int32_t chunk_len;
   std::int32_t max_prefix_len;  ///< what the plan was made for; longer lengths are cut there
   Divisor grain;
-  [[no_unique_address]] Held shard = {};
+  Held shard = {};
 
   /// Where loop `loop` begins among the padded tokens.
   [[nodiscard]] KOKKOS_FUNCTION std::int64_t cut(std::int64_t loop) const {
