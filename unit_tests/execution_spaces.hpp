@@ -5,6 +5,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <string>
+#include <vector>
 
 namespace test {
 
@@ -31,5 +32,13 @@ struct SpaceName {
     return Space::name();
   }
 };
+
+/// Two instances that run side by side, where there are threads for both.
+template <class Space>
+std::vector<Space> two_instances() {
+  const Space space;
+  if (space.concurrency() < 2) return {space, space};
+  return Kokkos::Experimental::partition_space(space, 1, 1);
+}
 
 }  // namespace test

@@ -106,11 +106,12 @@ void expect_kernels(const Space& space, const test::Batch& batch, const Names& k
 // for batches that are too long to be read by every team. (The caller's thread itself writes what
 // is one team's on a host.)
 TYPED_TEST(Launches, AtMostTwoKernelsOnTheInstanceAndNothingElse) {
-  const auto instances = Kokkos::Experimental::partition_space(TypeParam(), 1, 1);
+  const auto instances = test::two_instances<TypeParam>();
   for (const TypeParam& space : {instances[0], instances[1]}) {
     expect_kernels(space, test::make_batch({256, 512, 768, 1024}, 1024, 64), one_kernel, true);
     expect_kernels(space, test::make_batch({5}, 8, 1), one_kernel, true);
     expect_kernels(space, test::make_batch({3000, 1}, 2, 16), one_kernel, true);
+    if (space.concurrency() == 1) continue;  // a host with one thread has one team
     expect_kernels(space, test::make_batch({9000, 1}, 2, 16), one_kernel);
     expect_kernels(space, test::make_batch(std::vector<std::int32_t>(500, 40), 5000, 64),
                    one_kernel);

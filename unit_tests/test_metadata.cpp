@@ -135,10 +135,11 @@ TYPED_TEST(Metadata, EngineBuffers) {
 
 // Device lengths other than the plan's, longer ones above all: cut at the plan, nothing overrun.
 template <class Space>
-void device_lengths_differ(std::int32_t wrong) {
+void device_lengths_differ(const std::vector<std::int32_t>& planned, std::int64_t chunk_capacity,
+                           std::int32_t wrong) {
   using MemorySpace = typename Space::memory_space;
-  const auto batch = test::make_batch({70, 64, 3, 100}, 64, 16);
-  const auto plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64});
+  auto batch = test::make_batch(planned, chunk_capacity, 16);
+  const auto plan = cp::plan_chunks(batch.prefix_lens, batch.options());
   const auto sizes = cp::required_sizes(plan);
   const test::GuardedBuffers<MemorySpace, std::int32_t> engine(sizes, 3);
   const test::DeviceBatch<MemorySpace> device(batch);
@@ -150,9 +151,12 @@ void device_lengths_differ(std::int32_t wrong) {
   engine.expect_guards(engine.starts, sizes.starts);
   engine.expect_guards(engine.cum_seq_lens, sizes.cum_seq_lens);
   engine.expect_guards(engine.offsets, sizes.offsets);
-  for (const auto& row : test::to_host_rows(metadata.chunks().ends)) {
-    for (const auto end : row) EXPECT_LE(end, plan.max_prefix_len()) << "pages past the row's";
-  }
+  // Every row of the plan's table is that of the lengths that the device has, cut at the longest.
+  std::ranges::fill(batch.prefix_lens, std::clamp(wrong, 0, plan.max_prefix_len()));
+  const auto lens = test::to_host_rows(metadata.chunks().len_in_chunk);
+  auto expected = test::oracle(batch).len_in_chunk;
+  expected.resize(lens.size(), std::vector<std::int32_t>(planned.size(), 0));
+  EXPECT_EQ(lens, expected);
   const auto offsets = test::to_host(metadata.offsets());
   EXPECT_TRUE(std::ranges::is_sorted(offsets));
   EXPECT_EQ(offsets.front(), 0);
@@ -164,7 +168,8 @@ void device_lengths_differ(std::int32_t wrong) {
 TYPED_TEST(Metadata, DeviceLengthsThatDifferAreCutAtThePlan) {
   for (const std::int32_t wrong : {-5, 0, 3, 99, 100, 101, 100000, INT32_MAX}) {
     SCOPED_TRACE("prefix_lens " + std::to_string(wrong));
-    device_lengths_differ<TypeParam>(wrong);
+    device_lengths_differ<TypeParam>({70, 64, 3, 100}, 64, wrong);
+    device_lengths_differ<TypeParam>({9000, 3, 5000, 0}, 2000, wrong);
   }
 }
 

@@ -143,6 +143,9 @@ std::vector<test::Batch> batches(const Engine& engine) {
 const Engine few_sequences{.bounds = {.batch_size = 6, .max_prefix_len = 700, .total_tokens = 2000},
                            .options = {.chunk_capacity = 640},
                            .page_size = 48};
+const Engine many_tiles{.bounds = {.batch_size = 5, .max_prefix_len = 9000, .total_tokens = 40000},
+                        .options = {.chunk_capacity = 640},
+                        .page_size = 48};
 const Engine many_sequences{
     .bounds = {.batch_size = 700, .max_prefix_len = 90, .total_tokens = 20000},
     .options = {.chunk_capacity = 7 * 700 + 3},
@@ -162,6 +165,7 @@ Engine shard_of(Engine engine, const cp::ContextShard& shard) {
   return engine;
 }
 const Engine engines[] = {few_sequences,
+                          many_tiles,
                           many_sequences,
                           packed_sequences,
                           many_packed_sequences,
@@ -478,7 +482,7 @@ void among_other_work(const std::vector<Space>& instances) {
 TYPED_TEST(Replay, TwoBuildsOnOneInstance) { among_other_work<TypeParam>({TypeParam()}); }
 
 TYPED_TEST(Replay, TwoBuildsOnTwoInstances) {
-  const auto instances = Kokkos::Experimental::partition_space(TypeParam(), 1, 1);
+  const auto instances = test::two_instances<TypeParam>();
   among_other_work<TypeParam>({instances[0], instances[1]});
 }
 

@@ -97,9 +97,21 @@ TEST(Shard, NumbersOfDrawnPlans) {
   }
 }
 
+// 2^20 tokens of 64 sequences: an eighth, and of each sequence up to a turn's share more.
+TEST(Shard, BoundsWorkedByHand) {
+  const auto bound = [](std::int32_t interleave) {
+    return cp::bounding_shape({.batch_size = 64, .max_prefix_len = 131072, .total_tokens = 1 << 20},
+                              {.shard = {.world_size = 8, .rank = 3, .interleave = interleave}})
+        .total_tokens;
+  };
+  EXPECT_EQ(bound(1), 131072 + 64 * 7 / 8);
+  EXPECT_EQ(bound(64), 131072 + 64 * 7 * 64 / 8);
+}
+
 // The page grain keeps every inner cut of every rank at the end of a page.
 TEST(Shard, PageGrain) {
   EXPECT_EQ(cp::ContextShard{}.page_grain(64), 64);
+  EXPECT_EQ((cp::ContextShard{.interleave = 48}.page_grain(64)), 64);
   EXPECT_EQ((cp::ContextShard{.world_size = 4, .interleave = 1}.page_grain(64)), 256);
   EXPECT_EQ((cp::ContextShard{.world_size = 4, .interleave = 16}.page_grain(64)), 256);
   EXPECT_EQ((cp::ContextShard{.world_size = 4, .interleave = 64}.page_grain(64)), 64);
@@ -133,6 +145,12 @@ TYPED_TEST(ShardBuild, DrawnBatches) {
     ASSERT_EQ((test::build<TypeParam>(batch)), expected);
     ASSERT_EQ((test::build<TypeParam, std::int64_t, std::int64_t, std::int64_t>(batch, 3)),
               expected);
+    const auto host =
+        cp::host_chunks(cp::plan_chunks(batch.prefix_lens, batch.options()), batch.prefix_lens);
+    ASSERT_EQ(test::to_host_rows(host.starts), expected.starts);
+    ASSERT_EQ(test::to_host_rows(host.ends), expected.ends);
+    ASSERT_EQ(test::to_host_rows(host.len_in_chunk), expected.len_in_chunk);
+    ASSERT_EQ(test::to_host_rows(host.cum_seq_lens), expected.cum_seq_lens);
   }
 }
 
@@ -214,7 +232,7 @@ TYPED_TEST(ShardBuild, LongAndLargeBatches) {
   }
 }
 
-// Host and device tables agree, also for a rank that holds no token at all.
+// A table of the loops that all ranks share, though the rank holds no token at all.
 TYPED_TEST(ShardBuild, ARankWithoutTokens) {
   for (const auto policy : {cp::Policy::equal, cp::Policy::packed}) {
     auto batch = test::make_batch({5, 0, 7}, 6, 4);

@@ -27,8 +27,8 @@ struct Chunks {
   /// a shard what it holds of that many. Packed: where the loops before end.
   Array2D<std::int32_t, MemorySpace> starts;
   /// (chunked_loop_num, batch_size) one past its last position. Equal: `min(prefix_len, start +
-  /// chunk_len)`, which is less than `starts` where the prefix ended in an earlier loop. Packed:
-  /// the `starts` of the next loop.
+  /// chunk_len)`, of a shard what it holds of that many, which is less than `starts` where the
+  /// prefix ended in an earlier loop. Packed: the `starts` of the next loop.
   Array2D<std::int32_t, MemorySpace> ends;
   /// (chunked_loop_num, batch_size) tokens of the chunk: `max(0, ends - starts)`.
   Array2D<std::int32_t, MemorySpace> len_in_chunk;

@@ -66,8 +66,9 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 /// Asynchronous with respect to `space`: enqueues one kernel, or two for a batch of more than 512
 /// sequences or of which the size times the longest prefix, in whole grains, is 2^31 or more,
 /// whatever the number of loops (none without loops), and returns. Fences nothing and copies
-/// nothing; allocates only when `metadata` must grow. On OpenMP and Threads the calling thread
-/// writes a batch of up to 4,096 tokens by itself, through Kokkos::Serial where there is one.
+/// nothing; allocates only when `metadata` must grow. On OpenMP and Threads a kernel of one
+/// team, such as that of a batch of up to about 4,096 tokens, runs on the calling thread, through
+/// Kokkos::Serial where there is one: waking the other threads would take longer.
 ///
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
 ///

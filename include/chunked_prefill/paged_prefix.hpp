@@ -53,8 +53,8 @@ struct PagedPrefix {
   Input<RequestIndex> req_pool_indices;
   /// Tokens a page holds, positive; powers of two are not special.
   std::int64_t page_size = 0;
-  /// Pages of the whole cache, where known (0: not known). With it, slots that would not fit the
-  /// slot type are refused before anything is enqueued.
+  /// Pages of the cache that `req_to_page` points into, where known (0: not known). With it, slots
+  /// that would not fit the slot type are refused before anything is enqueued.
   std::int64_t num_pages = 0;
 };
 

@@ -31,11 +31,11 @@ struct ContextShard {
     return tokens / turn * interleave + std::clamp(tokens % turn - std::int64_t{rank} * interleave,
                                                    std::int64_t{0}, std::int64_t{interleave});
   }
-  /// A grain that keeps the cuts of every rank at the ends of its pages: `page_size` where the
-  /// interleave is whole pages, else `world_size` times the least common multiple of page size and
-  /// interleave. Both are positive.
+  /// A grain that keeps the cuts of every rank at the ends of its pages: `page_size` for one rank
+  /// or where the interleave is whole pages, else `world_size` times the least common multiple of
+  /// page size and interleave. Both are positive.
   [[nodiscard]] constexpr std::int64_t page_grain(std::int64_t page_size) const {
-    if (interleave % page_size == 0) return page_size;
+    if (world_size == 1 || interleave % page_size == 0) return page_size;
     return world_size * std::lcm(page_size, std::int64_t{interleave});
   }
   friend bool operator==(const ContextShard&, const ContextShard&) = default;

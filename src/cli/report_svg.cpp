@@ -28,22 +28,23 @@ struct Bins {
 /// The size of a bin so that there are at most `most`.
 std::size_t bin_size(std::size_t count, std::size_t most) { return (count + most - 1) / most; }
 
+/// Loops that share a row, because there are more than can be told apart.
+std::size_t loops_per_row(const Build& build) { return bin_size(build.loops(), 80); }
+
 /// What the panels of a picture have in common.
 struct Scale {
   Bins sequences;
-  std::size_t loops_per_row = 1;
   double cell_width = 0, cell_height = 0;
 
   Scale(const Batch& batch, const std::vector<Build>& builds) {
     const double width = builds.size() == 1 ? 768 : 384;
-    std::size_t loops = 0;
-    for (const Build& build : builds) loops = std::max(loops, build.loops());
+    std::size_t rows = 1;
+    for (const Build& build : builds)
+      rows = std::max(rows, Bins{build.loops(), loops_per_row(build)}.bins());
     const std::size_t batch_size = batch.prefix_lens.size();
     sequences = {batch_size, bin_size(batch_size, 256)};
-    loops_per_row = bin_size(loops, 80);
-    const Bins rows{loops, loops_per_row};
     cell_width = std::min(width / static_cast<double>(sequences.bins()), 96.);
-    cell_height = std::clamp(640. / static_cast<double>(rows.bins()), 8., 44.);
+    cell_height = std::clamp(640. / static_cast<double>(rows), 8., 44.);
   }
 };
 
@@ -55,7 +56,7 @@ class Panel {
         m_plan(build.plan),
         m_lens(build.len_in_chunk),
         m_sequences(scale.sequences),
-        m_loops{build.loops(), scale.loops_per_row},
+        m_loops{build.loops(), loops_per_row(build)},
         m_cell_width(scale.cell_width),
         m_cell_height(scale.cell_height),
         m_full_cell(std::ranges::max(m_plan.max_chunk_len_per_loop())),
@@ -221,15 +222,18 @@ class Panel {
 };
 
 /// What shares a column or a row; empty where nothing does.
-std::string footnote(const Scale& scale) {
+std::string footnote(const Scale& scale, const std::vector<Build>& builds) {
   std::string words;
   if (scale.sequences.size > 1) {
     words = fmt::format("A column is the mean of {} neighbouring sequences. ",
                         grouped(static_cast<std::int64_t>(scale.sequences.size)));
   }
-  if (scale.loops_per_row > 1) {
-    words += fmt::format("A row is the mean of {} loops.",
-                         grouped(static_cast<std::int64_t>(scale.loops_per_row)));
+  for (const Build& build : builds) {
+    const std::size_t loops = loops_per_row(build);
+    if (loops == 1) continue;
+    words += fmt::format("A row{} is the mean of {} loops. ",
+                         builds.size() == 1 ? "" : fmt::format(" of {}", name(build.plan.policy())),
+                         grouped(static_cast<std::int64_t>(loops)));
   }
   return words;
 }
@@ -244,7 +248,7 @@ void report_svg(const Batch& batch, const std::vector<Build>& builds, Output& ou
         fmt::format("No sequence of {} has a cached prefix.", grouped(plan.batch_size())), output);
   }
   const Scale scale(batch, builds);
-  const std::string note = footnote(scale);
+  const std::string note = footnote(scale, builds);
   std::vector<Panel> panels;
   double width = 0, bottom = 0;
   for (const Build& build : builds) {

@@ -5,6 +5,7 @@
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/index_array.hpp>
 #include <chunked_prefill/impl/token_shard.hpp>
+#include <concepts>
 #include <cstdint>
 
 namespace chunked_prefill::impl {
@@ -55,10 +56,10 @@ struct EqualSplit {
   [[nodiscard]] std::int32_t most_per_loop() const {
     return batch_size * shard.most(chunk_len.value());
   }
-  /// Whether no sequence goes on after a loop that holds no token.
-  [[nodiscard]] KOKKOS_FUNCTION bool is_last(const Stretch& empty) const {
+  /// Whether no sequence goes on after a stretch of which none has a token.
+  [[nodiscard]] KOKKOS_FUNCTION bool is_last(const Stretch& stretch) const {
     if constexpr (std::same_as<Held, WholeSequence>) return true;
-    return empty.begin < empty.end || empty.end == shard.local(max_prefix_len);
+    return stretch.begin < stretch.end || stretch.end == shard.local(max_prefix_len);
   }
   /// The loop that is `stretches` of the length of loop `loop`'s on, or the next that can hold a
   /// token where that has none.

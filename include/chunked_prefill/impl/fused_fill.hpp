@@ -24,7 +24,7 @@ struct FusedFill {
   typename Rows::Batch batch;
   ChunkTable table;
   SlotTiles<Slot> tiles;
-  // Set by `launch`. The teams of ranks [0, row_teams) write rows of the table, and those from
+  // Set by `launch`. The teams [0, row_teams) of the league write rows of the table, and those from
   // `first_tile_team` on a tile of the slots each.
   std::int32_t row_teams = 0;
   std::int32_t first_tile_team = 0;

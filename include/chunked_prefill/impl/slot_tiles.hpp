@@ -172,12 +172,10 @@ struct SlotTiles {
     writer.finish();
   }
 
-  /// The slots of `count` positions of one sequence from `position` on, page after page. Inlined,
-  /// so that the writer stays in registers.
+  /// The slots of `count` positions of one sequence from `position` on, page after page.
   template <class Writer>
-  KOKKOS_FORCEINLINE_FUNCTION void write_positions(Writer& writer, const std::int32_t* page_ids,
-                                                   std::int32_t position,
-                                                   std::int32_t count) const {
+  KOKKOS_FUNCTION void write_positions(Writer& writer, const std::int32_t* page_ids,
+                                       std::int32_t position, std::int32_t count) const {
     const std::int32_t size = page_size.value();
     if (size == 1) return writer.ids(page_ids + position, count);
     std::int32_t page = page_size.quotient(position);

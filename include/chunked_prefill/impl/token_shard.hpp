@@ -28,8 +28,8 @@ class TokenShard {
     return turns * interleave +
            Kokkos::clamp(tokens - turns * m_by_turn.value() - m_skip, 0, interleave);
   }
-  /// Position in the sequence of the rank's token `local`, which the sequence has: of that many
-  /// tokens, and no more, the rank holds no more than `local`.
+  /// Position in the sequence of the rank's token number `local`, counted from 0, which the
+  /// sequence has: the greatest `n` of which `local(n)` is `local`.
   [[nodiscard]] KOKKOS_FUNCTION std::int32_t position(std::int32_t local) const {
     const std::int32_t others = m_by_turn.value() - m_by_interleave.value();
     return local + m_by_interleave.quotient(local) * others + m_skip;
