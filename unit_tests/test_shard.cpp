@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "batch.hpp"
 #include "execution_spaces.hpp"
@@ -154,13 +155,8 @@ TYPED_TEST(ShardBuild, DrawnBatches) {
   }
 }
 
-/// Which token a slot of a rank's cache holds.
-struct Token {
-  std::size_t sequence;
-  std::int64_t position;
-  auto operator<=>(const Token&) const = default;
-  bool operator==(const Token&) const = default;
-};
+/// Which token a slot of a rank's cache holds: the sequence, and the position in it.
+using Token = std::pair<std::size_t, std::int64_t>;
 
 // The ranks of a group together have each token of each loop once, and no others.
 TYPED_TEST(ShardBuild, RanksTogetherHaveEachTokenOnce) {
@@ -200,7 +196,7 @@ TYPED_TEST(ShardBuild, RanksTogetherHaveEachTokenOnce) {
       std::vector<Token> expected;
       for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
         for (std::int64_t p = whole.starts[loop][i]; p < whole.ends[loop][i]; ++p) {
-          expected.push_back({i, p});
+          expected.emplace_back(i, p);
         }
       }
       std::ranges::sort(found[loop]);

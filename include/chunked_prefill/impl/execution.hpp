@@ -21,18 +21,18 @@ inline constexpr std::int32_t lane_num = runs_on_host<Space> ? 1 : 32;
 /// other threads for nothing, which takes longer than a small batch does.
 template <ExecutionSpace Space>
 struct SpaceOfOneTeam {
-  using type = Space;
+  using Type = Space;
 };
 #if defined(KOKKOS_ENABLE_SERIAL) && defined(KOKKOS_ENABLE_OPENMP)
 template <>
 struct SpaceOfOneTeam<Kokkos::OpenMP> {
-  using type = Kokkos::Serial;
+  using Type = Kokkos::Serial;
 };
 #endif
 #if defined(KOKKOS_ENABLE_SERIAL) && defined(KOKKOS_ENABLE_THREADS)
 template <>
 struct SpaceOfOneTeam<Kokkos::Threads> {
-  using type = Kokkos::Serial;
+  using Type = Kokkos::Serial;
 };
 #endif
 
@@ -41,7 +41,7 @@ struct SpaceOfOneTeam<Kokkos::Threads> {
 template <ExecutionSpace Space, class Functor>
 void launch_teams(const char* label, const Space& space, std::int64_t teams, int team_size,
                   const Functor& functor, std::size_t scratch_bytes = 0) {
-  using Alone = typename SpaceOfOneTeam<Space>::type;
+  using Alone = typename SpaceOfOneTeam<Space>::Type;
   if constexpr (!std::is_same_v<Alone, Space>) {
     if (teams == 1) return launch_teams(label, Alone(), teams, team_size, functor, scratch_bytes);
   }
