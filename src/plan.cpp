@@ -204,29 +204,36 @@ class Planner {
       plan.m_seq_end_per_loop[loop] = end;
       plan.m_non_empty_seqs_per_loop[loop] = non_empty;
       ++loop;
-      room = plan.m_chunk_len;
-      tokens = 0;
-      longest = begin = end = non_empty = 0;
     };
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
       const auto length = static_cast<std::int32_t>(prefix_lens[i]);
-      const std::int64_t padded = grains.padded(length);
-      std::int32_t held = 0;  // the rank's tokens of the sequence in earlier loops
-      for (std::int64_t cut = 0; cut < padded;) {
-        if (room == 0) close();
-        const std::int64_t step = std::min(padded - cut, room);
-        cut += step;
-        room -= step;
-        const std::int32_t through =
-            shard.local(static_cast<std::int32_t>(std::min(cut, std::int64_t{length})));
+      if (length == 0) continue;
+      std::int64_t needs = grains.padded(length);  // room for what is left of it
+      std::int32_t cut = 0;                        // its tokens in loops so far
+      std::int32_t held = 0;                       // those of the rank
+      while (true) {
+        if (room == 0) {
+          close();
+          room = plan.m_chunk_len;
+          tokens = 0;
+          longest = begin = end = non_empty = 0;
+        }
+        const bool fits = needs <= room;
+        cut = fits ? length : cut + static_cast<std::int32_t>(room);
+        const std::int32_t through = shard.local(cut);
         const std::int32_t here = through - held;
         held = through;
-        if (here == 0) continue;
-        if (non_empty == 0) begin = i;
-        end = i + 1;
-        ++non_empty;
-        tokens += here;
-        longest = std::max(longest, here);
+        if (here > 0) {
+          if (non_empty == 0) begin = i;
+          end = i + 1;
+          ++non_empty;
+          tokens += here;
+          longest = std::max(longest, here);
+        }
+        const std::int64_t taken = fits ? needs : room;
+        needs -= taken;
+        room -= taken;
+        if (fits) break;
       }
     }
     if (room < plan.m_chunk_len) close();
