@@ -38,7 +38,9 @@ template <class Space>
 std::vector<Space> two_instances() {
   const Space space;
   if (space.concurrency() < 2) return {space, space};
-  return Kokkos::Experimental::partition_space(space, 1, 1);
+  // A vector in older releases of Kokkos, an array in newer ones.
+  const auto parts = Kokkos::Experimental::partition_space(space, 1, 1);
+  return {parts[0], parts[1]};
 }
 
 }  // namespace test
