@@ -197,44 +197,39 @@ class Planner {
     std::int64_t room = plan.m_chunk_len;  // padded tokens that the loop can still take
     std::int64_t tokens = 0;
     std::int32_t longest = 0, begin = 0, end = 0, non_empty = 0;
+    const auto take = [&](std::int32_t sequence, std::int32_t here) {
+      begin = non_empty == 0 ? sequence : begin;
+      end = here > 0 ? sequence + 1 : end;
+      non_empty += here > 0 ? 1 : 0;
+      tokens += here;
+      longest = std::max(longest, here);
+    };
     const auto close = [&] {
       plan.m_tokens_per_loop[loop] = tokens;
       plan.m_max_chunk_len_per_loop[loop] = longest;
-      plan.m_seq_begin_per_loop[loop] = begin;
+      plan.m_seq_begin_per_loop[loop] = non_empty == 0 ? 0 : begin;
       plan.m_seq_end_per_loop[loop] = end;
       plan.m_non_empty_seqs_per_loop[loop] = non_empty;
       ++loop;
+      room = plan.m_chunk_len;
+      tokens = 0;
+      longest = end = non_empty = 0;
     };
     for (std::int32_t i = 0; i < plan.m_batch_size; ++i) {
       const auto length = static_cast<std::int32_t>(prefix_lens[i]);
-      if (length == 0) continue;
       std::int64_t needs = grains.padded(length);  // room for what is left of it
       std::int32_t cut = 0;                        // its tokens in loops so far
       std::int32_t held = 0;                       // those of the rank
-      while (true) {
-        if (room == 0) {
-          close();
-          room = plan.m_chunk_len;
-          tokens = 0;
-          longest = begin = end = non_empty = 0;
-        }
-        const bool fits = needs <= room;
-        cut = fits ? length : cut + static_cast<std::int32_t>(room);
+      while (needs > room) {
+        cut += static_cast<std::int32_t>(room);
+        needs -= room;
         const std::int32_t through = shard.local(cut);
-        const std::int32_t here = through - held;
+        take(i, through - held);
         held = through;
-        if (here > 0) {
-          if (non_empty == 0) begin = i;
-          end = i + 1;
-          ++non_empty;
-          tokens += here;
-          longest = std::max(longest, here);
-        }
-        const std::int64_t taken = fits ? needs : room;
-        needs -= taken;
-        room -= taken;
-        if (fits) break;
+        close();
       }
+      take(i, shard.local(length) - held);
+      room -= needs;
     }
     if (room < plan.m_chunk_len) close();
   }
