@@ -147,6 +147,14 @@ void time_fill(benchmark::State& state, Subject<Space>& subject) {
 }
 
 template <class Space>
+void time_checked_fill(benchmark::State& state, Subject<Space>& subject) {
+  time_against_fill(state, subject, [&workload = subject.workload] {
+    workload.checked_fill(workload.space);
+    workload.space.fence("perf::checked_fill");
+  });
+}
+
+template <class Space>
 void time_build(benchmark::State& state, Subject<Space>& subject) {
   time_against_fill(state, subject, [&workload = subject.workload] {
     workload.plan();
@@ -202,6 +210,7 @@ class Suite {
         const std::string name = "/" + of.name + "/" + policy.name;
         add("plan" + name, of, policy, time_plan<Space>);
         add("fill" + name, of, policy, time_fill<Space>);
+        add("checked_fill" + name, of, policy, time_checked_fill<Space>);
         add("build" + name, of, policy, time_build<Space>);
 #ifdef KOKKOS_ENABLE_CUDA
         if constexpr (on_cuda) add("graph" + name, of, policy, time_graph);

@@ -71,11 +71,10 @@ class Workload {
   void plan() { cp::plan_chunks(m_case.prefix_lens, m_options, m_plan); }
 
   /// Enqueues one fill of the same metadata on `on`.
-  void fill(const Space& on) {
-    const auto table =
-        cp::page_table<memory_space>(m_pages.data(), m_requests, m_pages_per_row, m_pages_per_row);
-    cp::fill(on, m_plan, cp::PagedPrefix{m_prefix_lens, table, m_rows, m_case.page_size},
-             m_metadata);
+  void fill(const Space& on) { cp::fill(on, m_plan, prefix(), m_metadata); }
+  /// The same with a check of the inputs on the device.
+  void checked_fill(const Space& on) {
+    cp::fill(on, m_plan, prefix(), m_metadata, m_case.prefix_lens, m_check);
   }
 
   [[nodiscard]] const std::vector<std::int32_t>& prefix_lens() const { return m_case.prefix_lens; }
@@ -87,6 +86,12 @@ class Workload {
   const Space space;
 
  private:
+  [[nodiscard]] auto prefix() const {
+    const auto table =
+        cp::page_table<memory_space>(m_pages.data(), m_requests, m_pages_per_row, m_pages_per_row);
+    return cp::PagedPrefix{m_prefix_lens, table, m_rows, m_case.page_size};
+  }
+
   /// Walks the build as attention would, one token at a time: under any policy the chunks of a
   /// sequence follow each other and cover its prefix, and each slot is the one that the page table
   /// gives. Throws at the first difference, so that no wrong result is ever timed.
@@ -150,6 +155,7 @@ class Workload {
   Slots<Space> m_pages;
   Slots<Space> m_rows;
   cp::ChunkedPrefillMetadata<memory_space, std::int32_t> m_metadata;
+  cp::DeviceCheck<memory_space> m_check;
 };
 
 }  // namespace perf

@@ -147,6 +147,28 @@ TEST(Fused, WhereItEnds) {
   EXPECT_FALSE(packed_fused(4194301));  // padded to twice that
 }
 
+// A check is three kernels more, and on a device a copy of the lengths to it; it waits for nothing.
+TYPED_TEST(Launches, OfACheckedBuild) {
+  using MemorySpace = typename TypeParam::memory_space;
+  const TypeParam space;
+  const auto batch = test::make_batch({256, 512, 768, 1024}, 1024, 64);
+  const test::DeviceBatch<MemorySpace> device(batch);
+  const cp::ChunkPlan plan = cp::plan_chunks(batch.prefix_lens, batch.options());
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  cp::DeviceCheck<MemorySpace> check;
+  cp::fill(space, plan, device.prefix(), metadata, batch.prefix_lens, check);
+  space.fence();
+  const Recorder recorder;
+  cp::fill(space, plan, device.prefix(), metadata, batch.prefix_lens, check);
+  const Events events = recorder.events();
+  EXPECT_EQ(events.kernels, (Names{"chunked_prefill::check_batch", "chunked_prefill::check_pages",
+                                   "chunked_prefill::fused_fill", "chunked_prefill::drop_faulty"}));
+  EXPECT_EQ(events.fences, Names{});
+  EXPECT_EQ(events.allocations, Names{});
+  EXPECT_EQ(events.copies.size(), cp::impl::runs_on_host<TypeParam> ? 0u : 1u);
+  EXPECT_EQ(check.first_fault(space), std::nullopt);
+}
+
 TYPED_TEST(Launches, NothingWithoutLoops) {
   using MemorySpace = typename TypeParam::memory_space;
   for (const std::vector<std::int32_t>& lens :

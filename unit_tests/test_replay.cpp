@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -64,15 +65,23 @@ class Captured {
  public:
   using MemorySpace = typename Space::memory_space;
 
-  explicit Captured(const Engine& engine)
+  explicit Captured(const Engine& engine, bool checked = false)
       : m_engine(engine),
+        m_checked(checked),
         m_device(engine.batch({}, 0)),
         m_outputs(cp::required_sizes(engine.shape()), 5),
         m_metadata(m_outputs.buffers()) {}
 
   /// What is captured and replayed.
   void fill(const Space& space) {
-    cp::fill(space, m_engine.shape(), m_device.prefix(), m_metadata);
+    if (m_checked) {
+      cp::fill(space, m_engine.shape(), m_device.prefix(), m_metadata, m_check);
+    } else {
+      cp::fill(space, m_engine.shape(), m_device.prefix(), m_metadata);
+    }
+  }
+  std::optional<cp::DeviceFault> first_fault(const Space& space) {
+    return m_check.first_fault(space);
   }
 
   /// Replaces the batch in the arrays; the outputs are guard words again.
@@ -110,6 +119,8 @@ class Captured {
 
  private:
   Engine m_engine;
+  bool m_checked;
+  cp::DeviceCheck<MemorySpace> m_check;
   test::DeviceBatch<MemorySpace> m_device;
   test::GuardedBuffers<MemorySpace, std::int32_t> m_outputs;
   cp::ChunkedPrefillMetadata<MemorySpace> m_metadata;
@@ -177,28 +188,42 @@ const Engine engines[] = {few_sequences,
 // The rule that a replayed graph relies on: what was enqueued for the bounds is right for every
 // batch within them.
 template <class Space>
-void one_build_for_every_batch(const Engine& engine) {
+void one_build_for_every_batch(const Engine& engine, bool checked) {
   const Space space;
-  Captured<Space> captured(engine);
+  Captured<Space> captured(engine, checked);
   for (const auto& batch : batches(engine)) {
     captured.set(batch);
     captured.fill(space);
     space.fence();
     captured.expect_built(batch);
   }
+  EXPECT_EQ(captured.first_fault(space), std::nullopt);
 }
 
 TYPED_TEST(Replay, OneBuildForEveryBatchWithinTheBounds) {
-  for (const Engine& engine : engines) one_build_for_every_batch<TypeParam>(engine);
+  for (const Engine& engine : engines) {
+    one_build_for_every_batch<TypeParam>(engine, false);
+    one_build_for_every_batch<TypeParam>(engine, true);
+  }
 }
 
 #ifdef KOKKOS_ENABLE_CUDA
-void graph_for_every_batch(const Engine& engine) {
+/// The page of the longest sequence of `batch` that holds its last token is not one.
+test::Batch with_fault(test::Batch batch) {
+  const auto longest = static_cast<std::size_t>(std::ranges::max_element(batch.prefix_lens) -
+                                                batch.prefix_lens.begin());
+  const auto row = static_cast<std::size_t>(batch.req_pool_indices[longest]);
+  const std::int64_t held = batch.shard.local_tokens(batch.prefix_lens[longest]);
+  batch.req_to_page[row][static_cast<std::size_t>((held - 1) / batch.page_size)] = -1;
+  return batch;
+}
+
+void graph_for_every_batch(const Engine& engine, bool checked) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   {
     const Kokkos::Cuda space(stream);
-    Captured<Kokkos::Cuda> captured(engine);
+    Captured<Kokkos::Cuda> captured(engine, checked);
     captured.fill(space);  // what Kokkos sets up at a first launch cannot be captured
     space.fence();
     cudaGraph_t graph = nullptr;
@@ -207,12 +232,22 @@ void graph_for_every_batch(const Engine& engine) {
     captured.fill(space);
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-    for (const auto& batch : batches(engine)) {
+    const auto replay = [&](const test::Batch& batch) {
       captured.set(batch);
       Kokkos::fence();
       ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    };
+    for (const auto& batch : batches(engine)) {
+      if (checked && *std::ranges::max_element(batch.prefix_lens) > 0) {
+        replay(with_fault(batch));
+        const auto fault = captured.first_fault(space);
+        ASSERT_TRUE(fault.has_value());
+        EXPECT_EQ(fault->value, -1) << fault->message();
+      }
+      replay(batch);
       captured.expect_built(batch);
+      EXPECT_EQ(captured.first_fault(space), std::nullopt);
     }
     ASSERT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
     ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -221,7 +256,10 @@ void graph_for_every_batch(const Engine& engine) {
 }
 
 TEST(ReplayGraph, CapturedOnceReplayedWithEveryBatch) {
-  for (const Engine& engine : engines) graph_for_every_batch(engine);
+  for (const Engine& engine : engines) {
+    graph_for_every_batch(engine, false);
+    graph_for_every_batch(engine, true);
+  }
 }
 #endif
 

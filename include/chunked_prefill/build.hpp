@@ -78,15 +78,21 @@ struct ChunkedPrefillMetadataArrays {
 /// `metadata`, which is reused step after step.
 ///
 /// \param prefix_lens_host (batch_size) int32 or int64, the host's copy of `prefix.prefix_lens`.
+/// \param check where given, what the device holds is checked, see DeviceCheck.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace, HostLengths HostLens>
 [[nodiscard]] ChunkedPrefillMetadataArrays<MetadataSpace, Slot>
 build_chunked_prefill_metadata_arrays(const Space& space,
                                       const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
                                       const HostLens& prefix_lens_host, const PlanOptions& options,
-                                      ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
+                                      ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata,
+                                      DeviceCheck<MetadataSpace>* check = nullptr) {
   const ChunkPlan plan = plan_chunks(std::span(prefix_lens_host), options);
-  fill(space, plan, prefix, metadata);
+  if (check == nullptr) {
+    fill(space, plan, prefix, metadata);
+  } else {
+    fill(space, plan, prefix, metadata, prefix_lens_host, *check);
+  }
   const auto longest = plan.max_chunk_len_per_loop();
   return {.chunked_loop_num = plan.chunked_loop_num(),
           .chunk_kv_indices_list = metadata.chunk_kv_indices_list(),

@@ -6,6 +6,7 @@
 #include <chunked_prefill/capacity.hpp>
 #include <chunked_prefill/chunks.hpp>
 #include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/device_check.hpp>
 #include <chunked_prefill/error.hpp>
 #include <chunked_prefill/fill.hpp>
 #include <chunked_prefill/kv_indices.hpp>

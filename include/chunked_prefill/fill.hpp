@@ -3,6 +3,8 @@
 
 #include <chunked_prefill/chunks.hpp>
 #include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/device_check.hpp>
+#include <chunked_prefill/impl/check_inputs.hpp>
 #include <chunked_prefill/impl/checks.hpp>
 #include <chunked_prefill/impl/enqueue_table.hpp>
 #include <chunked_prefill/impl/instantiations.hpp>
@@ -10,18 +12,37 @@
 #include <chunked_prefill/paged_prefix.hpp>
 #include <chunked_prefill/plan.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 
 namespace chunked_prefill {
 
 namespace impl {
 
+/// What the host can tell of the inputs of `fill`.
+template <Index Slot, class MemorySpace, Index Length, Index RequestIndex>
+void check_fill(const ChunkPlan& plan,
+                const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
+  check_prefix(plan.shape(), prefix,
+               [&] { return "prefix_lens[" + std::to_string(plan.longest_sequence()) + "]"; });
+  check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+}
+template <Index Slot, class MemorySpace, Index Length, Index RequestIndex>
+void check_fill(const ChunkShape& shape,
+                const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
+  check_shape(shape);
+  check_prefix(shape, prefix, [] { return std::string("shape.max_prefix_len"); });
+  check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+}
+
 /// Enqueues the kernels that write `metadata`, which has the shape `shape`.
+/// \param fault where a check notes a fault of `prefix`, or null.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace>
 void enqueue_fill(const Space& space, const ChunkShape& shape,
                   const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
-                  const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
+                  const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata,
+                  const std::uint64_t* fault = nullptr) {
   static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
                 "the execution space cannot reach the memory of prefix or metadata");
   if (shape.chunked_loop_num == 0) return;
@@ -36,6 +57,7 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
       .page_size = Divisor(static_cast<std::int32_t>(prefix.page_size)),
       .chunk_kv_indices = metadata.chunk_kv_indices().data(),
       .total_tokens = shape.total_tokens,
+      .fault = fault,
   };
   if (can_fuse(shape)) {
     const auto enqueue = [&]<Shard Held>(Held) {
@@ -59,6 +81,42 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
                                          .chunked_loop_num = table.chunked_loop_num}});
 }
 
+/// The same between the kernels of a check.
+/// \param planned_lens as in CheckedInputs.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace>
+void enqueue_checked_fill(const Space& space, const ChunkShape& shape,
+                          const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+                          const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata,
+                          FaultRecord* record, const std::int32_t* planned_lens) {
+  if (shape.batch_size == 0) return;
+  const CheckedInputs inputs{
+      .prefix_lens = IndexArray(prefix.prefix_lens.data()),
+      .planned_lens = planned_lens,
+      .req_pool_indices = IndexArray(prefix.req_pool_indices.data()),
+      .req_to_page = prefix.req_to_page.data(),
+      .row_stride = static_cast<std::int64_t>(prefix.req_to_page.stride(0)),
+      .max_requests = static_cast<std::int64_t>(prefix.req_to_page.extent(0)),
+      .num_pages = prefix.num_pages > 0 ? prefix.num_pages : pages_that_fit<Slot>(prefix.page_size),
+      .page_size = Divisor(static_cast<std::int32_t>(prefix.page_size)),
+      .batch_size = shape.batch_size,
+      .max_prefix_len = shape.max_prefix_len,
+      .total_tokens = shape.total_tokens,
+      .shard = TokenShard(shape.shard),
+      .record = record,
+  };
+  launch(space, CheckBatch{inputs});
+  launch(space, CheckPages{.inputs = inputs});
+  enqueue_fill(space, shape, prefix, metadata, &record->found);
+  const Chunks<MetadataSpace> chunks = metadata.chunks();
+  launch(space,
+         DropFaulty{.inputs = inputs,
+                    .outputs = {OutputWords(chunks.starts), OutputWords(chunks.ends),
+                                OutputWords(chunks.len_in_chunk), OutputWords(chunks.cum_seq_lens),
+                                OutputWords(metadata.offsets()),
+                                OutputWords(metadata.chunk_kv_indices())}});
+}
+
 }  // namespace impl
 
 /// Writes the chunk table and every cache slot of every loop of `plan` into `metadata`.
@@ -73,7 +131,8 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 /// Device lengths beyond what `plan` was made for are cut there: no write leaves `metadata`.
 ///
 /// Only the host's view of things is checked: page ids, and rows of `req_to_page` in
-/// `req_pool_indices`, are read on the device as they are and must be valid.
+/// `req_pool_indices`, are read on the device as they are and must be valid. Where they may not be,
+/// give a DeviceCheck.
 ///
 /// \param plan of the host's copy of the same lengths.
 /// \param prefix the batch's lengths and pages, in memory that `space` can reach; must stay alive
@@ -90,12 +149,32 @@ template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIn
 void fill(const Space& space, const ChunkPlan& plan,
           const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
-  impl::check_prefix(plan.shape(), prefix, [&] {
-    return "prefix_lens[" + std::to_string(plan.longest_sequence()) + "]";
-  });
-  impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+  impl::check_fill<Slot>(plan, prefix);
   metadata.resize(plan);
   impl::enqueue_fill(space, plan.shape(), prefix, metadata);
+}
+
+/// The same with a check of what the device holds, see DeviceCheck: three short kernels more. Still
+/// asynchronous, with one copy of `prefix_lens_host` to the device; of more than 64 KiB CUDA may
+/// wait for the device, and other devices do for any. Cannot be captured in a graph.
+///
+/// \param prefix_lens_host (batch_size) the lengths that `plan` was made of; free on return.
+/// \throws InvalidArgument as above, and naming `prefix_lens_host` when its size is another.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace, HostLengths HostLens, class CheckSpace>
+void fill(const Space& space, const ChunkPlan& plan,
+          const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+          ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata, const HostLens& prefix_lens_host,
+          DeviceCheck<CheckSpace>& check) {
+  static_assert(AccessibleFrom<CheckSpace, Space>,
+                "the execution space cannot reach the memory of the check");
+  impl::check_fill<Slot>(plan, prefix);
+  impl::check_extent("prefix_lens_host", std::span(prefix_lens_host).size(),
+                     static_cast<std::size_t>(plan.batch_size()));
+  metadata.resize(plan);
+  if (plan.batch_size() == 0) return;
+  impl::enqueue_checked_fill(space, plan.shape(), prefix, metadata, check.record(),
+                             check.copy_planned(space, prefix_lens_host));
 }
 
 /// The same for every batch within the bounds that `shape` was made for: what it enqueues can be
@@ -125,11 +204,23 @@ template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIn
 void fill(const Space& space, const ChunkShape& shape,
           const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
-  impl::check_shape(shape);
-  impl::check_prefix(shape, prefix, [] { return std::string("shape.max_prefix_len"); });
-  impl::check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
+  impl::check_fill<Slot>(shape, prefix);
   metadata.resize(shape);
   impl::enqueue_fill(space, shape, prefix, metadata);
+}
+
+/// The same with a check of what the device holds when it runs, see DeviceCheck: three short
+/// kernels more, which can be captured too. Lengths are checked against the bounds of `shape`.
+template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
+          class MetadataSpace, class CheckSpace>
+void fill(const Space& space, const ChunkShape& shape,
+          const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
+          ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata, DeviceCheck<CheckSpace>& check) {
+  static_assert(AccessibleFrom<CheckSpace, Space>,
+                "the execution space cannot reach the memory of the check");
+  impl::check_fill<Slot>(shape, prefix);
+  metadata.resize(shape);
+  impl::enqueue_checked_fill(space, shape, prefix, metadata, check.record(), nullptr);
 }
 
 }  // namespace chunked_prefill

@@ -173,6 +173,13 @@ void check_prefix(const ChunkShape& shape,
   }
 }
 
+/// Pages of which every slot fits `Slot`; ids are int32.
+template <Index Slot>
+constexpr std::int64_t pages_that_fit(std::int64_t page_size) {
+  constexpr std::int64_t most = std::int64_t{INT32_MAX} + 1;
+  return sizeof(Slot) == sizeof(std::int32_t) ? most / page_size : most;
+}
+
 /// The last slot of a cache of `num_pages` pages fits `Slot`; 0 pages: not known.
 template <Index Slot>
 void check_slots_fit(std::int64_t num_pages, std::int64_t page_size) {

@@ -12,6 +12,13 @@ template <ExecutionSpace Space>
 inline constexpr bool runs_on_host =
     std::is_same_v<typename Space::memory_space, Kokkos::HostSpace>;
 
+template <ExecutionSpace Space>
+inline constexpr bool is_cuda = false;
+#if defined(KOKKOS_ENABLE_CUDA)
+template <>
+inline constexpr bool is_cuda<Kokkos::Cuda> = true;
+#endif
+
 /// Vector lanes of a team's thread: a warp on a device, where lanes scan and reduce among
 /// themselves without a barrier; one on the host.
 template <ExecutionSpace Space>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <chunked_prefill/impl/check_inputs.hpp>
 #include <chunked_prefill/impl/chunk_rows.hpp>
 #include <chunked_prefill/impl/fused_fill.hpp>
 #include <chunked_prefill/impl/kv_indices.hpp>
@@ -19,7 +20,10 @@
   KEYWORDS void launch(const SPACE&, const ChunkRows&);                       \
   KEYWORDS void launch(const SPACE&, const PackedRows&);                      \
   KEYWORDS void launch(const SPACE&, KvIndices<std::int32_t>);                \
-  KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);
+  KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);                \
+  KEYWORDS void launch(const SPACE&, const CheckBatch&);                      \
+  KEYWORDS void launch(const SPACE&, CheckPages);                             \
+  KEYWORDS void launch(const SPACE&, const DropFaulty&);
 
 #ifdef KOKKOS_ENABLE_SERIAL
 #define CHUNKED_PREFILL_SERIAL(KEYWORDS) CHUNKED_PREFILL_INSTANTIATE_FOR(KEYWORDS, Kokkos::Serial)
