@@ -4,17 +4,18 @@ set -euo pipefail
 
 usage() {
     cat <<'END'
-usage: cmake/build_kokkos.sh PREFIX [--openmp | --threads] [--cuda ARCH] [--bounds-checks]
-                             [--cxx COMPILER] [--cxx-flags FLAGS] [--cmake CMAKE] [--pip PIP]
-                             [--downloads DIR]
+usage: cmake/build_kokkos.sh PREFIX [--openmp | --threads] [--cuda ARCH] [--kernels]
+                             [--bounds-checks] [--cxx COMPILER] [--cxx-flags FLAGS]
+                             [--cmake CMAKE] [--pip PIP] [--downloads DIR]
 
-Builds Kokkos 4.5.1 from the source distribution of the PyPI package pycompadre, which carries it,
-and installs it into PREFIX. Does nothing when PREFIX holds this very build.
+Builds Kokkos 4.5.1, and on request Kokkos Kernels, from the source distribution of the PyPI package pycompadre, which carries
+them, and installs it into PREFIX. Does nothing when PREFIX holds this very build.
 
   --openmp         the OpenMP backend beside Serial
   --threads        the Threads backend beside Serial
   --cuda ARCH      the CUDA backend for one of Kokkos's architectures, such as HOPPER90, or for that
                    of the GPU here (auto)
+  --kernels        Kokkos Kernels too, its BLAS and batched parts
   --bounds-checks  Views refuse an index outside their extents
   --cxx COMPILER   the (host) compiler, default $CXX or g++
   --cxx-flags FLAGS  handed to it
@@ -31,12 +32,13 @@ here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 package=pycompadre-1.7.6
 sha256=c766ec4d445ce076069be4b8c51a23ffac4ee79ea949ca86446bfd8c299b154c
 
-prefix='' openmp=OFF threads=OFF cuda='' bounds_checks=OFF cxx=${CXX:-g++} cxx_flags='' cmake=cmake
+prefix='' openmp=OFF threads=OFF cuda='' kernels=OFF bounds_checks=OFF cxx=${CXX:-g++} cxx_flags='' cmake=cmake
 pip='' downloads=''
 while [ $# -gt 0 ]; do
     case $1 in
     --openmp) openmp=ON ;;
     --threads) threads=ON ;;
+    --kernels) kernels=ON ;;
     --bounds-checks) bounds_checks=ON ;;
     --cuda | --cxx | --cxx-flags | --cmake | --pip | --downloads)
         [ $# -ge 2 ] || fail "$1 needs a value"
@@ -57,7 +59,7 @@ downloads=${downloads:-${prefix%/*}}
 logs=$prefix/log
 
 build="$package openmp=$openmp threads=$threads cuda=$cuda bounds_checks=$bounds_checks cxx=$cxx"
-build+=" $cxx_flags $($cxx --version | head -n 1)"
+build+=" kernels=$kernels $cxx_flags $($cxx --version | head -n 1)"
 [ "$(cat "$prefix/.build" 2>/dev/null)" != "$build" ] || exit 0
 rm -f "$prefix/.build"
 
@@ -90,6 +92,7 @@ work=$prefix/work
 rm -rf "$work"
 mkdir -p "$work"
 tar -xzf "$archive" -C "$work" --strip-components=2 "$package/kokkos"
+[ $kernels = OFF ] || tar -xzf "$archive" -C "$work" --strip-components=1 "$package/kokkos-kernels"
 cd "$work"
 options=(
     -DCMAKE_BUILD_TYPE=Release
@@ -116,6 +119,28 @@ step "Configuring Kokkos 4.5.1 ($backends${cuda:+, CUDA $cuda})" \
     "$advice" "$logs/configure.log" "$cmake" -S . -B build "${options[@]}"
 step "Building Kokkos 4.5.1" "$advice" "$logs/build.log" "$cmake" --build build -j "$(nproc)"
 step "Installing Kokkos 4.5.1 into $prefix" "$advice" "$logs/install.log" "$cmake" --install build
+if [ $kernels = ON ]; then
+    options=(
+        -DCMAKE_BUILD_TYPE=Release
+        -DCMAKE_CXX_STANDARD=20
+        -DCMAKE_POSITION_INDEPENDENT_CODE=ON
+        "-DCMAKE_CXX_FLAGS=$cxx_flags"
+        "-DCMAKE_INSTALL_PREFIX=$prefix"
+        -DCMAKE_INSTALL_LIBDIR=lib
+        "-DKokkos_ROOT=$prefix"
+        -DKokkosKernels_ENABLE_ALL_COMPONENTS=OFF
+        -DKokkosKernels_ENABLE_COMPONENT_BLAS=ON
+        -DKokkosKernels_ENABLE_COMPONENT_BATCHED=ON
+        -DKokkosKernels_ADD_DEFAULT_ETI=OFF)
+    options+=("-DCMAKE_CXX_COMPILER=$([ -z "$cuda" ] && echo "$cxx" || echo "$prefix/bin/nvcc_wrapper")")
+    advice="or set KokkosKernels_ROOT to an installed Kokkos Kernels 4.5 or newer"
+    step "Configuring Kokkos Kernels 4.5.1" "$advice" "$logs/configure_kernels.log" \
+        "$cmake" -S kokkos-kernels -B build-kernels "${options[@]}"
+    step "Building Kokkos Kernels 4.5.1" "$advice" "$logs/build_kernels.log" \
+        "$cmake" --build build-kernels -j "$(nproc)"
+    step "Installing Kokkos Kernels 4.5.1 into $prefix" "$advice" "$logs/install_kernels.log" \
+        "$cmake" --install build-kernels
+fi
 cd "$prefix"
 rm -rf "$work"
 echo "$build" >"$prefix/.build"

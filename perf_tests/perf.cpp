@@ -16,6 +16,9 @@
 #include <utility>
 #include <vector>
 
+#ifdef CHUNKED_PREFILL_ATTENTION
+#include "attention.hpp"
+#endif
 #include "cases.hpp"
 #include "cuda.hpp"
 #include "plain_fill.hpp"
@@ -281,6 +284,9 @@ bool run_if_named(const std::string& name, const std::string& cases) {
   benchmark::AddCustomContext("version", chunked_prefill::version);
   benchmark::AddCustomContext("revision", CHUNKED_PREFILL_REVISION);
   const Suite<Space> suite(read_cases(cases));
+#ifdef CHUNKED_PREFILL_ATTENTION
+  register_attention<Space>();
+#endif
   benchmark::RunSpecifiedBenchmarks();
   return true;
 }

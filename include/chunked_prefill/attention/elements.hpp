@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <concepts>
+#include <cstdint>
+
+namespace chunked_prefill {
+
+/// An element of a cache or an output as it lies in memory, of a type that not every compiler has:
+/// a sign, `exponent_bits` and `mantissa_bits`. Same layout as the CUDA and PyTorch types of that
+/// name, so that a pointer to theirs may be cast. Arithmetic is done in float.
+///
+/// \tparam has_infinity whether the largest exponent is that of infinities and NaN; otherwise it
+///   holds numbers too, and NaN alone where all bits are set.
+template <class Bits, int exponent_bits, int mantissa_bits, bool has_infinity>
+struct SmallFloat {
+  Bits bits;
+
+  SmallFloat() = default;
+  /// The nearest value, of two the one with an even mantissa. Beyond the range: infinity, or the
+  /// largest number where there is none.
+  KOKKOS_FUNCTION explicit SmallFloat(float value) : bits(rounded(value)) {}
+
+  /// Exact.
+  KOKKOS_FUNCTION explicit operator float() const {
+    const std::uint32_t magnitude = bits & magnitude_mask;
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & sign_mask) << (32 - width);
+    std::uint32_t wide = magnitude << shift;
+    if constexpr (rebias > 0) {
+      // The product with a power of two moves the exponent, and makes normal what was not.
+      wide = Kokkos::bit_cast<std::uint32_t>(Kokkos::bit_cast<float>(wide) * scale_up());
+      if (magnitude > most_finite)
+        wide |= has_infinity ? float_infinity : ~(std::uint32_t{1} << 31);
+    }
+    return Kokkos::bit_cast<float>(wide | sign);
+  }
+
+ private:
+  static constexpr int width = 1 + exponent_bits + mantissa_bits;
+  static_assert(width == 8 * sizeof(Bits));
+  static constexpr int shift = 23 - mantissa_bits;
+  /// What a float's exponent has more.
+  static constexpr int rebias = 127 - ((1 << (exponent_bits - 1)) - 1);
+  static constexpr std::uint32_t sign_mask = std::uint32_t{1} << (width - 1);
+  static constexpr std::uint32_t magnitude_mask = sign_mask - 1;
+  static constexpr std::uint32_t infinity = ((std::uint32_t{1} << exponent_bits) - 1)
+                                            << mantissa_bits;
+  static constexpr std::uint32_t most_finite = has_infinity ? infinity - 1 : magnitude_mask - 1;
+  static constexpr std::uint32_t not_a_number = magnitude_mask;
+  static constexpr std::uint32_t float_infinity = 0x7f800000;
+  static constexpr std::uint32_t float_mantissa = 0x007fffff;
+
+  KOKKOS_FUNCTION static float scale_up() {
+    return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(127 + rebias) << 23);
+  }
+  /// `value >> by`, to nearest even.
+  KOKKOS_FUNCTION static std::uint32_t shifted(std::uint32_t value, int by) {
+    const std::uint32_t odd = (value >> by) & 1;
+    return (value + (std::uint32_t{1} << (by - 1)) - 1 + odd) >> by;
+  }
+  KOKKOS_FUNCTION static Bits rounded(float value) {
+    const auto wide = Kokkos::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = wide >> 31 << (width - 1);
+    const std::uint32_t magnitude = wide & ~(std::uint32_t{1} << 31);
+    if (magnitude > float_infinity) return static_cast<Bits>(sign | not_a_number);
+    const int exponent = static_cast<int>(magnitude >> 23) - rebias;
+    std::uint32_t result = 0;
+    if (rebias == 0 || exponent > 0) {
+      result = shifted(magnitude - (static_cast<std::uint32_t>(rebias) << 23), shift);
+      if (result > most_finite) result = has_infinity ? infinity : most_finite;
+    } else if (exponent >= -mantissa_bits) {  // below the smallest normal number
+      result = shifted((magnitude & float_mantissa) | (float_mantissa + 1), shift + 1 - exponent);
+    }
+    return static_cast<Bits>(sign | result);
+  }
+};
+
+using BFloat16 = SmallFloat<std::uint16_t, 8, 7, true>;
+using Float16 = SmallFloat<std::uint16_t, 5, 10, true>;
+/// The "fn" kind that engines cache in: no infinity, largest number 448.
+using Float8E4M3 = SmallFloat<std::uint8_t, 4, 3, false>;
+
+/// Types of the elements of caches, partial outputs and buffers.
+template <class T>
+concept Element = std::same_as<T, float> || std::same_as<T, BFloat16> || std::same_as<T, Float16> ||
+    std::same_as<T, Float8E4M3>;
+
+}  // namespace chunked_prefill

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/impl/packs.hpp>
+#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/execution.hpp>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace chunked_prefill::impl {
+
+/// A matrix for kernels.
+template <class T>
+struct GatherPart {
+  T* data;
+  std::int64_t row_stride;  ///< elements
+  std::int32_t columns;
+
+  KOKKOS_FUNCTION T* row(std::int64_t row) const { return data + row * row_stride; }
+};
+template <class View>
+auto gather_part(const View& view) {
+  return GatherPart<typename View::value_type>{
+      .data = view.data(),
+      .row_stride = static_cast<std::int64_t>(view.stride(0)),
+      .columns = static_cast<std::int32_t>(view.extent(1))};
+}
+
+template <class View>
+void check_rows(const std::string& name, const View& view, std::size_t rows, std::size_t columns) {
+  static_assert(View::rank() == 2 && Element<typename View::non_const_value_type>,
+                "a rank-2 View of an Element type is needed");
+  if (view.extent(0) != rows || view.extent(1) != columns) {
+    throw InvalidArgument(name, "extents (" + std::to_string(view.extent(0)) + ", " +
+                                    std::to_string(view.extent(1)) + ") where (" +
+                                    std::to_string(rows) + ", " + std::to_string(columns) +
+                                    ") are needed");
+  }
+  check_range(name + ".extent(1)", static_cast<std::int64_t>(columns), 0, INT32_MAX);
+  if (columns > 1 && view.stride(1) != 1) {
+    throw InvalidArgument(name, "stride " + std::to_string(view.stride(1)) +
+                                    " between the elements of a row where 1 is needed");
+  }
+}
+
+/// Copies rows `size` elements at a time, some rows a team: the parts of a row lie side by side in
+/// the cache and apart in the outputs.
+template <class From, class Slot, class Latent, class Rope, int size>
+struct GatherRows {
+  GatherPart<const From> cache;
+  const Slot* slots;  ///< (tokens)
+  GatherPart<Latent> latent;
+  GatherPart<Rope> rope;
+  std::int64_t tokens;
+  Divisor packs;  ///< of a row of the cache
+  std::int32_t latent_packs;
+  std::int32_t rows_per_team;
+  float scale;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t first = std::int64_t{team.league_rank()} * rows_per_team;
+    const auto count =
+        static_cast<std::int32_t>(Kokkos::min(std::int64_t{rows_per_team}, tokens - first));
+    if constexpr (runs_on_host<typename Team::execution_space>) {
+      for (std::int64_t token = first; token < first + count; ++token) {
+        const From* const from = cache.row(slots[token]);
+        copy(from, latent.row(token), latent.columns);
+        copy(from + latent.columns, rope.row(token), rope.columns);
+      }
+    } else {
+      Kokkos::parallel_for(
+          Kokkos::TeamVectorRange(team, count * packs.value()), [&](const std::int32_t k) {
+            const std::int32_t in_team = packs.quotient(k);
+            const std::int32_t pack = k - in_team * packs.value();
+            const std::int64_t token = first + in_team;
+            const auto some =
+                reinterpret_cast<const ElementPack<From, size>*>(cache.row(slots[token]))[pack];
+            if (pack < latent_packs) {
+              store_pack(some, latent.row(token), pack);
+            } else {
+              store_pack(some, rope.row(token), pack - latent_packs);
+            }
+          });
+    }
+  }
+
+ private:
+  template <class To>
+  KOKKOS_FUNCTION To scaled(From value) const {
+    if (scale == 1.0F) return converted<To>(value);
+    return static_cast<To>(static_cast<float>(value) * scale);
+  }
+  template <class To>
+  KOKKOS_FUNCTION void store_pack(const ElementPack<From, size>& some, To* row,
+                                  std::int32_t pack) const {
+    ElementPack<To, size> pack_out;
+    for (int k = 0; k < size; ++k) pack_out.of[k] = scaled<To>(some.of[k]);
+    reinterpret_cast<ElementPack<To, size>*>(row)[pack] = pack_out;
+  }
+  template <class To>
+  KOKKOS_FUNCTION void copy(const From* from, To* to, std::int32_t count) const {
+    for (std::int32_t k = 0; k < count; ++k) to[k] = scaled<To>(from[k]);
+  }
+};
+
+template <int size, ExecutionSpace Space, class From, class Slot, class Latent, class Rope>
+void launch_gather_packs(const Space& space, const GatherPart<From>& cache, const Slot* slots,
+                         const GatherPart<Latent>& latent, const GatherPart<Rope>& rope,
+                         std::size_t tokens, float scale) {
+  constexpr int team_size = runs_on_host<Space> ? 1 : 8;
+  constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
+  const std::int32_t packs = cache.columns / size;
+  GatherRows<std::remove_const_t<From>, std::remove_const_t<Slot>, Latent, Rope, size> kernel{
+      .cache = {cache.data, cache.row_stride, cache.columns},
+      .slots = slots,
+      .latent = latent,
+      .rope = rope,
+      .tokens = static_cast<std::int64_t>(tokens),
+      .packs = Divisor(packs),
+      .latent_packs = latent.columns / size,
+      .rows_per_team = std::max(packs_per_team / packs, 1),
+      .scale = scale};
+  launch_teams("chunked_prefill::gather_rows", space,
+               ceil_div(kernel.tokens, std::int64_t{kernel.rows_per_team}), team_size, kernel);
+}
+
+template <ExecutionSpace Space, class From, class Slot, class Latent, class Rope>
+void launch_gather(const Space& space, const GatherPart<From>& cache, const Slot* slots,
+                   const GatherPart<Latent>& latent, const GatherPart<Rope>& rope,
+                   std::size_t tokens, float scale) {
+  if (tokens == 0 || cache.columns == 0) return;
+  constexpr int size = widest_pack<From, Latent, Rope>;
+  const auto whole = [&](const auto& part) {
+    return is_packed(part.data, size, static_cast<std::size_t>(part.columns),
+                     static_cast<std::size_t>(part.row_stride));
+  };
+  if (whole(cache) && whole(latent) && whole(rope)) {
+    launch_gather_packs<size>(space, cache, slots, latent, rope, tokens, scale);
+  } else {
+    launch_gather_packs<1>(space, cache, slots, latent, rope, tokens, scale);
+  }
+}
+
+}  // namespace chunked_prefill::impl

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/impl/packs.hpp>
+#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/impl/divisor.hpp>
+#include <chunked_prefill/impl/execution.hpp>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace chunked_prefill {
+
+/// Base of a log-sum-exp.
+enum class LseBase { natural, two };
+
+namespace impl {
+
+/// An AttentionState for kernels.
+template <class T>
+struct StatePart {
+  T* values;
+  std::int64_t token_stride;  ///< of values, elements
+  std::int64_t head_stride;
+  std::conditional_t<std::is_const_v<T>, const float*, float*> lse;
+  std::int64_t lse_token_stride;
+  std::int64_t lse_head_stride;
+  LseBase base;
+
+  KOKKOS_FUNCTION T* row(std::int32_t token, std::int32_t head) const {
+    return values + token * token_stride + head * head_stride;
+  }
+  KOKKOS_FUNCTION auto& lse_of(std::int32_t token, std::int32_t head) const {
+    return lse[token * lse_token_stride + head * lse_head_stride];
+  }
+};
+template <class Values, class Lse>
+auto state_part(const Values& values, const Lse& lse, LseBase base) {
+  return StatePart<typename Values::value_type>{
+      .values = values.data(),
+      .token_stride = static_cast<std::int64_t>(values.stride(0)),
+      .head_stride = static_cast<std::int64_t>(values.stride(1)),
+      .lse = lse.data(),
+      .lse_token_stride = static_cast<std::int64_t>(lse.stride(0)),
+      .lse_head_stride = static_cast<std::int64_t>(lse.stride(1)),
+      .base = base};
+}
+
+template <class Values, class Lse, class OutValues>
+void check_state(const std::string& name, const Values& values, const Lse& lse,
+                 const OutValues& out) {
+  static_assert(Values::rank() == 3 && Element<typename Values::non_const_value_type>,
+                "values: a rank-3 View of an Element type is needed");
+  static_assert(Lse::rank() == 2 && std::is_same_v<typename Lse::non_const_value_type, float>,
+                "lse: a rank-2 View of float is needed");
+  for (int r = 0; r < 3; ++r) check_extent(name + ".values", values.extent(r), out.extent(r));
+  for (int r = 0; r < 2; ++r) check_extent(name + ".lse", lse.extent(r), out.extent(r));
+  if (values.extent(2) > 1 && values.stride(2) != 1) {
+    throw InvalidArgument(name + ".values",
+                          "stride " + std::to_string(values.stride(2)) +
+                              " between the elements of a head where 1 is needed");
+  }
+  check_range("tokens * heads", static_cast<std::int64_t>(out.extent(0) * out.extent(1)), 0,
+              INT32_MAX);
+}
+
+/// What two states weigh in their sum.
+struct MergeWeights {
+  enum Kind { sum, first, second, neither } kind;
+  float of_a;
+  float of_b;
+  float lse;
+
+  KOKKOS_FUNCTION static float in_base(float lse, LseBase from, LseBase to) {
+    constexpr float log2_e = 1.4426950408889634F;
+    constexpr float ln_2 = 0.6931471805599453F;
+    if (from == to) return lse;
+    return to == LseBase::two ? lse * log2_e : lse * ln_2;
+  }
+  KOKKOS_FUNCTION static MergeWeights make(float lse_a, float lse_b, LseBase base) {
+    const bool has_a = !Kokkos::isinf(lse_a);
+    const bool has_b = !Kokkos::isinf(lse_b);
+    if (!has_a || !has_b) {
+      if (has_a) return {first, 1, 0, lse_a};
+      if (has_b) return {second, 0, 1, lse_b};
+      return {neither, 0, 0, -Kokkos::Experimental::infinity_v<float>};
+    }
+    const float most = Kokkos::fmax(lse_a, lse_b);
+    const float a = power(lse_a - most, base);
+    const float b = power(lse_b - most, base);
+    const float all = a + b;
+    return {sum, a / all, b / all,
+            most + (base == LseBase::two ? Kokkos::log2(all) : Kokkos::log(all))};
+  }
+
+ private:
+  KOKKOS_FUNCTION static float power(float exponent, LseBase base) {
+    return base == LseBase::two ? Kokkos::exp2(exponent) : Kokkos::exp(exponent);
+  }
+};
+
+/// Merges two states, `size` elements at a time. A team has some (token, head) rows: first their
+/// values, then, when all of it have read the LSEs, those, which may be written in place.
+template <class A, class B, class Out, int size>
+struct MergeStates {
+  StatePart<const A> a;
+  StatePart<const B> b;
+  StatePart<Out> out;
+  std::int32_t rows;  ///< tokens * heads
+  Divisor heads;
+  Divisor packs;  ///< of a row
+  std::int32_t rows_per_team;
+
+  template <class Team>
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::int64_t first = std::int64_t{team.league_rank()} * rows_per_team;
+    const auto count = static_cast<std::int32_t>(
+        Kokkos::min(std::int64_t{rows_per_team}, std::int64_t{rows} - first));
+    if constexpr (runs_on_host<typename Team::execution_space>) {
+      for (std::int32_t k = 0; k < count; ++k) {
+        const Row row = row_at(static_cast<std::int32_t>(first) + k);
+        const MergeWeights weights = weights_of(row);
+        write(row, weights, 0, packs.value());
+        out.lse_of(row.token, row.head) = weights.lse;
+      }
+    } else {
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count * packs.value()),
+                           [&](const std::int32_t k) {
+                             const std::int32_t in_team = packs.quotient(k);
+                             const Row row = row_at(static_cast<std::int32_t>(first) + in_team);
+                             const std::int32_t pack = k - in_team * packs.value();
+                             write(row, weights_of(row), pack, pack + 1);
+                           });
+      team.team_barrier();
+      Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count), [&](const std::int32_t k) {
+        const Row row = row_at(static_cast<std::int32_t>(first) + k);
+        out.lse_of(row.token, row.head) = weights_of(row).lse;
+      });
+    }
+  }
+
+ private:
+  struct Row {
+    std::int32_t token;
+    std::int32_t head;
+  };
+  KOKKOS_FUNCTION Row row_at(std::int32_t row) const {
+    const std::int32_t token = heads.quotient(row);
+    return {.token = token, .head = row - token * heads.value()};
+  }
+  KOKKOS_FUNCTION MergeWeights weights_of(const Row& row) const {
+    return MergeWeights::make(
+        MergeWeights::in_base(a.lse_of(row.token, row.head), a.base, out.base),
+        MergeWeights::in_base(b.lse_of(row.token, row.head), b.base, out.base), out.base);
+  }
+  /// Packs [begin, end) of a row.
+  KOKKOS_FUNCTION void write(const Row& row, const MergeWeights& weights, std::int32_t begin,
+                             std::int32_t end) const {
+    const auto* from_a = reinterpret_cast<const ElementPack<A, size>*>(a.row(row.token, row.head));
+    const auto* from_b = reinterpret_cast<const ElementPack<B, size>*>(b.row(row.token, row.head));
+    auto* to = reinterpret_cast<ElementPack<Out, size>*>(out.row(row.token, row.head));
+    switch (weights.kind) {
+      case MergeWeights::sum:
+        for (std::int32_t p = begin; p < end; ++p) {
+          const ElementPack<A, size> some_a = from_a[p];
+          const ElementPack<B, size> some_b = from_b[p];
+          ElementPack<Out, size> merged;
+          for (int k = 0; k < size; ++k) {
+            merged.of[k] = static_cast<Out>(weights.of_a * static_cast<float>(some_a.of[k]) +
+                                            weights.of_b * static_cast<float>(some_b.of[k]));
+          }
+          to[p] = merged;
+        }
+        break;
+      case MergeWeights::first:
+        copy(from_a, to, begin, end);
+        break;
+      case MergeWeights::second:
+        copy(from_b, to, begin, end);
+        break;
+      case MergeWeights::neither:
+        for (std::int32_t p = begin; p < end; ++p) {
+          ElementPack<Out, size> zeros;
+          for (int k = 0; k < size; ++k) zeros.of[k] = Out(0.0F);
+          to[p] = zeros;
+        }
+        break;
+    }
+  }
+  template <class From>
+  KOKKOS_FUNCTION static void copy(const ElementPack<From, size>* from, ElementPack<Out, size>* to,
+                                   std::int32_t begin, std::int32_t end) {
+    for (std::int32_t p = begin; p < end; ++p) {
+      const ElementPack<From, size> some = from[p];
+      ElementPack<Out, size> copied;
+      for (int k = 0; k < size; ++k) copied.of[k] = converted<Out>(some.of[k]);
+      to[p] = copied;
+    }
+  }
+};
+
+template <int size, ExecutionSpace Space, class A, class B, class Out>
+void launch_merge_packs(const Space& space, const StatePart<A>& a, const StatePart<B>& b,
+                        const StatePart<Out>& out, std::size_t tokens, std::size_t heads,
+                        std::size_t dim) {
+  using Kernel = MergeStates<std::remove_const_t<A>, std::remove_const_t<B>, Out, size>;
+  constexpr int team_size = runs_on_host<Space> ? 1 : 8;
+  constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
+  const auto packs = static_cast<std::int32_t>(dim) / size;
+  Kernel kernel{.a = {a.values, a.token_stride, a.head_stride, a.lse, a.lse_token_stride,
+                      a.lse_head_stride, a.base},
+                .b = {b.values, b.token_stride, b.head_stride, b.lse, b.lse_token_stride,
+                      b.lse_head_stride, b.base},
+                .out = out,
+                .rows = static_cast<std::int32_t>(tokens * heads),
+                .heads = Divisor(static_cast<std::int32_t>(heads)),
+                .packs = Divisor(packs),
+                .rows_per_team = std::max(packs_per_team / packs, 1)};
+  launch_teams("chunked_prefill::merge_states", space, ceil_div(kernel.rows, kernel.rows_per_team),
+               team_size, kernel);
+}
+
+template <ExecutionSpace Space, class A, class B, class Out>
+void launch_merge(const Space& space, const StatePart<A>& a, const StatePart<B>& b,
+                  const StatePart<Out>& out, std::size_t tokens, std::size_t heads,
+                  std::size_t dim) {
+  if (tokens * heads * dim == 0) return;
+  constexpr int size = widest_pack<A, B, Out>;
+  const auto whole = [&](const auto& part) {
+    return is_packed(part.values, size, dim, static_cast<std::size_t>(part.token_stride),
+                     static_cast<std::size_t>(part.head_stride));
+  };
+  if (whole(a) && whole(b) && whole(out)) {
+    launch_merge_packs<size>(space, a, b, out, tokens, heads, dim);
+  } else {
+    launch_merge_packs<1>(space, a, b, out, tokens, heads, dim);
+  }
+}
+
+}  // namespace impl
+
+}  // namespace chunked_prefill

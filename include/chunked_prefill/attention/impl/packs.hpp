@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <algorithm>
+#include <chunked_prefill/attention/elements.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace chunked_prefill::impl {
+
+/// `size` elements that a lane reads or writes at once.
+template <class T, int size>
+struct alignas(sizeof(T) * size) ElementPack {
+  T of[size];
+};
+
+/// Elements of a pack of several types: 16 bytes of the widest.
+template <class... T>
+inline constexpr int widest_pack = 16 / static_cast<int>(std::max({sizeof(T)...}));
+
+/// Whether rows of `row` elements, `strides` elements apart, are whole packs of `size` elements
+/// from `data` on.
+template <class T, class... Strides>
+bool is_packed(const T* data, int size, std::size_t row, Strides... strides) {
+  const auto bytes = sizeof(T) * static_cast<std::size_t>(size);
+  const auto whole = [&](std::size_t elements) {
+    return elements % static_cast<std::size_t>(size) == 0;
+  };
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0 && whole(row) &&
+         (whole(strides) && ...);
+}
+
+template <class To, class From>
+KOKKOS_FUNCTION To converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else {
+    return static_cast<To>(static_cast<float>(value));
+  }
+}
+
+}  // namespace chunked_prefill::impl

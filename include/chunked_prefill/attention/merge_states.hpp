@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <Kokkos_Core.hpp>
+#include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/impl/merge_kernel.hpp>
+#include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/error.hpp>
+#include <chunked_prefill/impl/checks.hpp>
+#include <string>
+#include <type_traits>
+
+namespace chunked_prefill {
+
+/// A partial result of attention: for each query token and head the softmax-weighted values of some
+/// of its keys, and the logarithm of the sum of the exponentials of their scores (LSE).
+///
+/// \tparam Values View (tokens, heads, dim) of an Element type, elements of a head side by side.
+/// \tparam Lse View (tokens, heads) of float, strides as they come.
+template <class Values, class Lse>
+struct AttentionState {
+  Values values;
+  Lse lse;
+  /// Base of the logarithm, and of the exponentials: natural for FlashAttention and FlashMLA, two
+  /// for FlashInfer.
+  LseBase base = LseBase::natural;
+};
+template <class Values, class Lse, class... Base>
+AttentionState(Values, Lse, Base...) -> AttentionState<Values, Lse>;
+
+/// Merges two partial results over disjoint sets of keys into that over both:
+///
+///     w_a = exp(lse_a - m), w_b = exp(lse_b - m), m = max(lse_a, lse_b)
+///     values = (w_a values_a + w_b values_b) / (w_a + w_b), lse = m + log(w_a + w_b)
+///
+/// in float, in the base of `out`; an LSE in another base is converted. (FlashInfer, "Recursive
+/// attention"; Ye et al., arXiv:2501.01005, section 2.2.)
+///
+/// A state is empty where its LSE is -inf, or +inf as FlashAttention 2 has it for a query without
+/// keys; its values are not read, so that they may be anything. The other state is then left as it
+/// is, bit for bit where types and bases are the same. Both empty give values 0 and LSE -inf. A NaN
+/// in an LSE makes values and LSE of that head NaN.
+///
+/// Asynchronous with respect to `space`; one kernel. `out` may be the same arrays as `a` or `b`,
+/// and must not overlap them otherwise. `a`, `b` and `out` may differ in type, strides and base.
+///
+/// \throws InvalidArgument naming the array when extents differ, or when the elements of a head are
+///   not side by side; `tokens * heads` when that is beyond INT32_MAX.
+template <ExecutionSpace Space, class ValuesA, class LseA, class ValuesB, class LseB,
+          class ValuesOut, class LseOut>
+void merge_states(const Space& space, const AttentionState<ValuesA, LseA>& a,
+                  const AttentionState<ValuesB, LseB>& b,
+                  const AttentionState<ValuesOut, LseOut>& out) {
+  static_assert(AccessibleFrom<typename ValuesA::memory_space, Space> &&
+                    AccessibleFrom<typename LseA::memory_space, Space> &&
+                    AccessibleFrom<typename ValuesB::memory_space, Space> &&
+                    AccessibleFrom<typename LseB::memory_space, Space> &&
+                    AccessibleFrom<typename ValuesOut::memory_space, Space> &&
+                    AccessibleFrom<typename LseOut::memory_space, Space>,
+                "the execution space cannot reach the memory of an argument");
+  const auto check = [&](const std::string& name, const auto& state) {
+    impl::check_state(name, state.values, state.lse, out.values);
+  };
+  check("out", out);
+  check("a", a);
+  check("b", b);
+  impl::launch_merge(space, impl::state_part(a.values, a.lse, a.base),
+                     impl::state_part(b.values, b.lse, b.base),
+                     impl::state_part(out.values, out.lse, out.base), out.values.extent(0),
+                     out.values.extent(1), out.values.extent(2));
+}
+
+}  // namespace chunked_prefill
