@@ -12,6 +12,7 @@
 #endif
 #ifdef CHUNKED_PREFILL_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace test {
@@ -25,8 +26,11 @@ inline void forbid_access(const void* begin, std::size_t bytes) {
 inline void permit_access(const void* begin, std::size_t bytes) {
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes);
 }
+/// \param function is called when the sanitizer ends the process.
+inline void call_at_death(void (*function)()) { __sanitizer_set_death_callback(function); }
 #else
 inline constexpr bool under_address_sanitizer = false;
+inline void call_at_death(void (*)()) {}
 inline void forbid_access(const void*, std::size_t) {}
 inline void permit_access(const void*, std::size_t) {}
 #endif

@@ -3,6 +3,9 @@
 
 #include <Kokkos_Core.hpp>
 #include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -12,6 +15,7 @@
 
 #include "../draw.hpp"
 #include "../execution_spaces.hpp"
+#include "address_sanitizer.hpp"
 #include "arguments.hpp"
 #include "checker.hpp"
 #include "shrink.hpp"
@@ -46,6 +50,39 @@ class Progress {
  private:
   bool m_visible;
   Clock::time_point m_begin = Clock::now(), m_shown{};
+};
+
+/// Says at which batch the process is, when a signal or a sanitizer ends it.
+class LastWords {
+ public:
+  LastWords() {
+    call_at_death(say);
+    if (under_address_sanitizer) return;  // which takes signals itself
+    for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(number, end);
+  }
+  ~LastWords() { s_size = 0; }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+  void set(std::uint64_t seed, std::uint64_t batch) {
+    s_size = std::snprintf(s_words, sizeof(s_words),
+                           "chunked_prefill_property: seed %llu, batch %llu: ended the process\n",
+                           static_cast<unsigned long long>(seed),
+                           static_cast<unsigned long long>(batch));
+  }
+
+ private:
+  static void say() {
+    if (write(STDERR_FILENO, s_words, static_cast<std::size_t>(s_size)) < 0) return;
+  }
+  static void end(int number) {
+    say();
+    std::signal(number, SIG_DFL);
+    std::raise(number);
+  }
+
+  static inline char s_words[128];
+  static inline int s_size = 0;
 };
 
 /// The batch as the tool takes it; of the page table what is not the tool's own.
@@ -95,11 +132,13 @@ int report(const Arguments& arguments, std::uint64_t number, const Case& of,
 template <class Space>
 int run_property(const Arguments& arguments) {
   Progress progress;
+  LastWords last_words;
   const auto begin = Clock::now();
   Checker<Space> checker;
   std::int64_t tokens = 0;
   for (std::int64_t k = 0; k < arguments.count; ++k) {
     const std::uint64_t number = arguments.first + static_cast<std::uint64_t>(k);
+    last_words.set(arguments.seed, number);
     const Case drawn = draw_case(arguments.seed, number);
     tokens += drawn.tokens();
     std::string difference;
