@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chunked_prefill/chunked_prefill.hpp>
@@ -46,7 +44,8 @@ struct Result {
 
 /// Sequence `i` on row `batch_size - 1 - i` of a table of distinct page ids that no position
 /// predicts; a few rows and columns more than needed.
-inline void make_page_table(Batch& batch, std::mt19937& random) {
+template <class Random>
+void make_page_table(Batch& batch, Random& random) {
   const auto batch_size = batch.prefix_lens.size();
   const auto longest = batch.prefix_lens.empty() ? 0 : *std::ranges::max_element(batch.prefix_lens);
   const auto width =
@@ -127,18 +126,27 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
   return position / shard.interleave % shard.world_size == shard.rank;
 }
 
+/// Of the first `tokens` tokens of a sequence, how many a rank holds: counted, one by one.
+class HeldTokens {
+ public:
+  explicit HeldTokens(const cp::ContextShard& shard) : m_shard(shard) {}
+  [[nodiscard]] std::int64_t operator()(std::int64_t tokens) {
+    while (std::ssize(m_held) <= tokens) {
+      m_held.push_back(m_held.back() + (holds(m_shard, std::ssize(m_held) - 1) ? 1 : 0));
+    }
+    return m_held[static_cast<std::size_t>(tokens)];
+  }
+
+ private:
+  cp::ContextShard m_shard;
+  std::vector<std::int64_t> m_held{0};
+};
+
 /// What a build must give, token by token from the definitions; shares no code with the library.
 [[nodiscard]] inline Result oracle(const Batch& batch) {
   Result result;
   if (batch.prefix_lens.empty()) return result;
-  // Of the first n tokens of a sequence the rank holds held[n].
-  std::vector<std::int64_t> held{0};
-  const auto held_of = [&](std::int64_t tokens) {
-    while (std::ssize(held) <= tokens) {
-      held.push_back(held.back() + (holds(batch.shard, std::ssize(held) - 1) ? 1 : 0));
-    }
-    return held[static_cast<std::size_t>(tokens)];
-  };
+  HeldTokens held(batch.shard);
   for (const auto& loop :
        batch.policy == cp::Policy::packed ? packed_ranges(batch) : equal_ranges(batch)) {
     std::vector<std::int32_t> starts, ends, lens, cum{0};
@@ -148,14 +156,14 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
       std::int32_t len = 0;
       for (std::int64_t position = start; position < end; ++position) {
         if (!holds(batch.shard, position)) continue;
-        const std::int64_t place = held_of(position);
+        const std::int64_t place = held(position);
         const auto& row = batch.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])];
         const std::int64_t page = row[static_cast<std::size_t>(place / batch.page_size)];
         slots.push_back(page * batch.page_size + place % batch.page_size);
         ++len;
       }
-      starts.push_back(static_cast<std::int32_t>(held_of(start)));
-      ends.push_back(static_cast<std::int32_t>(held_of(end)));
+      starts.push_back(static_cast<std::int32_t>(held(start)));
+      ends.push_back(static_cast<std::int32_t>(held(end)));
       lens.push_back(len);
       cum.push_back(cum.back() + len);
     }
@@ -169,13 +177,22 @@ using Ranges = Rows<std::pair<std::int64_t, std::int64_t>>;
   return result;
 }
 
-/// The numbers that a plan must have a loop, counted in what its build must give.
-inline void expect_numbers(const cp::ChunkPlan& plan, const Result& expected) {
+/// Which of the numbers that a plan must have a loop is another, counted in what its build must
+/// give; empty when none is.
+[[nodiscard]] inline std::string numbers_differ(const cp::ChunkPlan& plan, const Result& expected) {
   const auto& lens = expected.len_in_chunk;
-  ASSERT_EQ(plan.chunked_loop_num(), std::ssize(lens));
+  std::string difference;
+  const auto differ = [&](const char* number, std::int64_t loop, std::int64_t got,
+                          std::int64_t right) {
+    if (got == right) return false;
+    difference = number;
+    if (loop >= 0) difference.append("(").append(std::to_string(loop)).append(")");
+    difference += ": got " + std::to_string(got) + ", expected " + std::to_string(right);
+    return true;
+  };
+  if (differ("chunked_loop_num", -1, plan.chunked_loop_num(), std::ssize(lens))) return difference;
   std::int64_t offset = 0;
   for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
-    SCOPED_TRACE("loop " + std::to_string(loop));
     std::int64_t tokens = 0;
     std::int32_t longest = 0, live = 0;
     cp::SeqRange range;
@@ -188,15 +205,19 @@ inline void expect_numbers(const cp::ChunkPlan& plan, const Result& expected) {
       tokens += length;
       longest = std::max(longest, length);
     }
-    ASSERT_EQ(plan.tokens(loop), tokens);
-    ASSERT_EQ(plan.offset(loop), offset);
-    ASSERT_EQ(plan.max_chunk_len(loop), longest);
-    ASSERT_EQ(plan.seq_range(loop), range);
-    ASSERT_EQ(plan.non_empty_seqs(loop), live);
-    ASSERT_EQ(plan.has_empty_seq(loop), live < plan.batch_size());
+    if (differ("tokens", loop, plan.tokens(loop), tokens) ||
+        differ("offset", loop, plan.offset(loop), offset) ||
+        differ("max_chunk_len", loop, plan.max_chunk_len(loop), longest) ||
+        differ("seq_range.begin", loop, plan.seq_range(loop).begin, range.begin) ||
+        differ("seq_range.end", loop, plan.seq_range(loop).end, range.end) ||
+        differ("non_empty_seqs", loop, plan.non_empty_seqs(loop), live) ||
+        differ("has_empty_seq", loop, plan.has_empty_seq(loop), live < plan.batch_size())) {
+      return difference;
+    }
     offset += tokens;
   }
-  ASSERT_EQ(plan.total_tokens(), offset);
+  differ("total_tokens", -1, plan.total_tokens(), offset);
+  return difference;
 }
 
 /// Copies `values` into device memory of element type `T`.
@@ -289,76 +310,6 @@ template <class Space, class Slot = std::int32_t, class Length = std::int32_t,
   cp::fill(space, plan, device.prefix(), metadata);
   space.fence();
   return read_back(plan, metadata);
-}
-
-/// A batch drawn from `seed`: skewed and equal, zero and long prefixes, lengths around multiples of
-/// the page size and of the chunk, any page size.
-[[nodiscard]] inline Batch random_batch(std::uint32_t seed) {
-  std::mt19937 random(seed);
-  const auto draw = [&](std::int64_t least, std::int64_t most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
-  };
-  Batch batch;
-  constexpr std::int64_t page_sizes[] = {1, 2, 3, 7, 16, 31, 48, 64, 100, 128};
-  batch.page_size = page_sizes[draw(0, std::size(page_sizes) - 1)];
-  const std::int64_t batch_size = draw(0, 3) == 0 ? draw(1, 300) : draw(1, 9);
-  const std::int64_t chunk_len = draw(0, 2) == 0 ? draw(1, 3) : draw(1, 300);
-  batch.chunk_capacity = batch_size * chunk_len + draw(0, batch_size - 1);
-  const std::int64_t longest = std::min<std::int64_t>(draw(0, 2000), 200 * chunk_len);
-  for (std::int64_t i = 0; i < batch_size; ++i) {
-    std::int64_t length = 0;
-    switch (draw(0, 4)) {
-      case 0:
-        length = 0;
-        break;
-      case 1:
-        length = draw(0, longest);
-        break;
-      case 2:
-        length = draw(0, 20) * chunk_len + draw(-1, 1);
-        break;
-      case 3:
-        length = draw(0, 20) * batch.page_size + draw(-1, 1);
-        break;
-      default:
-        length = longest;
-        break;
-    }
-    batch.prefix_lens.push_back(
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(length, 0, longest)));
-  }
-  make_page_table(batch, random);
-  return batch;
-}
-
-/// The same sequences packed, with this or another capacity and a grain of 1, the page size or any
-/// other.
-[[nodiscard]] inline Batch random_packed_batch(std::uint32_t seed) {
-  Batch batch = random_batch(seed);
-  std::mt19937 random(seed + 1);
-  const auto draw = [&](std::int64_t least, std::int64_t most) {
-    return std::uniform_int_distribution<std::int64_t>(least, most)(random);
-  };
-  batch.policy = cp::Policy::packed;
-  batch.chunk_capacity = draw(0, 1) == 0 ? batch.chunk_capacity : draw(20, 4000);
-  const std::int64_t grains[] = {1, batch.page_size, draw(1, 200)};
-  batch.grain = std::min(grains[draw(0, 2)], batch.chunk_capacity);
-  return batch;
-}
-
-/// One rank's part of a drawn batch, under either policy.
-[[nodiscard]] inline Batch random_shard(std::uint32_t seed) {
-  Batch batch = seed % 2 == 0 ? random_batch(seed) : random_packed_batch(seed);
-  std::mt19937 random(seed + 2);
-  const auto draw = [&](std::int64_t least, std::int64_t most) {
-    return static_cast<std::int32_t>(
-        std::uniform_int_distribution<std::int64_t>(least, most)(random));
-  };
-  batch.shard.world_size = draw(1, 9);
-  batch.shard.rank = draw(0, batch.shard.world_size - 1);
-  const std::int64_t interleaves[] = {1, batch.page_size, draw(1, 70), draw(1, 3000)};
-  batch.shard.interleave = static_cast<std::int32_t>(interleaves[draw(0, 3)]);
-  return batch;
 }
 
 }  // namespace test

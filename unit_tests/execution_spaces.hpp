@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace test {
@@ -33,14 +35,29 @@ struct SpaceName {
   }
 };
 
+/// `count` instances that run side by side, or as many as a host has threads for, with the threads
+/// shared out among them.
+template <class Space>
+std::vector<Space> instances(int count) {
+  const Space space;
+  // Instances of Kokkos::Serial run on whoever calls.
+  bool by_caller = false;
+#ifdef KOKKOS_ENABLE_SERIAL
+  by_caller = std::is_same_v<Space, Kokkos::Serial>;
+#endif
+  if (!by_caller) count = std::min(count, space.concurrency());
+  // A vector in older releases of Kokkos, an array for weights one by one in newer ones.
+  const auto parts = Kokkos::Experimental::partition_space(
+      space, std::vector<int>(static_cast<std::size_t>(count), 1));
+  return {parts.begin(), parts.end()};
+}
+
 /// Two instances that run side by side, where there are threads for both.
 template <class Space>
 std::vector<Space> two_instances() {
-  const Space space;
-  if (space.concurrency() < 2) return {space, space};
-  // A vector in older releases of Kokkos, an array in newer ones.
-  const auto parts = Kokkos::Experimental::partition_space(space, 1, 1);
-  return {parts[0], parts[1]};
+  auto two = instances<Space>(2);
+  two.resize(2, two.front());
+  return two;
 }
 
 }  // namespace test

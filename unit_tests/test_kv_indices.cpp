@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "batch.hpp"
+#include "draw.hpp"
 #include "execution_spaces.hpp"
 
 namespace {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "batch.hpp"
+#include "draw.hpp"
 #include "execution_spaces.hpp"
 
 // The packed policy: what plans and builds have in common with the equal one is tested beside that.

@@ -38,7 +38,8 @@ for kind in static shared; do
     [ ! -e "$work/nothing" ] || { echo "the subdirectory installs files into its parent's prefix"; exit 1; }
 done
 
-build unit_tests unit_tests "-DChunkedPrefill_ROOT=$work/static-prefix"
+build unit_tests unit_tests "-DChunkedPrefill_ROOT=$work/static-prefix" \
+    -DChunkedPrefill_PROPERTY_BATCHES=500 -DChunkedPrefill_SOAK_BUILDS=20000
 (cd "$work/unit_tests" && ctest -j "$jobs" --output-on-failure --no-tests=error)
 build perf_tests perf_tests "-DChunkedPrefill_ROOT=$work/shared-prefix"
 "$work/perf_tests/chunked_prefill_perf" --benchmark_filter=empty_kernel --benchmark_min_time=0.01
