@@ -15,9 +15,6 @@
 
 namespace chunked_prefill::cli {
 
-[[nodiscard]] constexpr const char* name(Policy policy) {
-  return policy == Policy::packed ? "packed" : "equal";
-}
 /// "equal", "packed, grain 64".
 [[nodiscard]] std::string policy_words(const ChunkPlan& plan);
 
