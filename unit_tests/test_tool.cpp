@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -1187,8 +1188,15 @@ TEST_F(ToolReplay, FullCacheEvictsTheLongestUnused) {
   EXPECT_EQ(got(4).value("tokens", 0), 1024 + 1099);
   EXPECT_EQ(got(3).value("pages_evicted", 0), 2);
   EXPECT_EQ(got(3).value("tokens", 0), 1024 + 1024);
-  expect_refused("trace.jsonl --page-size 512 --cache-pages 2",
-                 "--cache-pages: 2 pages of 512 tokens do not hold the requests of a step");
+  const std::string too_few =
+      "--cache-pages: 2 pages of 512 tokens do not hold the requests of a step";
+  expect_refused("trace.jsonl --page-size 512 --cache-pages 2", "trace.jsonl:1: " + too_few);
+  expect_refused(
+      "trace.jsonl --page-size 512 --cache-pages 3",
+      "trace.jsonl:2: --cache-pages: 3 pages of 512 tokens do not hold the requests of a "
+      "step");
+  write("trace.csv", "input_length,cached_prefix\n\n2000,1024\n2000,1\n");
+  expect_refused("trace.csv --page-size 512 --cache-pages 2", "trace.csv:4: " + too_few);
 }
 
 // A page that reaches over the end of what is shared is each request's own: 1,024 tokens are 21
@@ -1223,6 +1231,112 @@ TEST_F(ToolReplay, RefusesMalformedTracesByLine) {
           "trace:2: cached_prefix: \"-1\" is no number of tokens in [0, 4]");
 }
 
+TEST_F(ToolReplay, RefusesHostileTracesByLine) {
+  const auto refused = [&](const std::string& text, const std::string& message) {
+    write("trace", text);
+    expect_refused("trace --svg out.svg", "trace:" + message);
+  };
+  const std::string first = "\xEF\xBB\xBF{\"input_length\": 5, \"hash_ids\": [1]}\r\n\r\n";
+  const auto row = [&](const std::string& text, const std::string& message) {
+    refused(first + text, "3: " + message);
+  };
+  const std::string nul(1, '\0');
+  for (const std::string& text :
+       {std::string("12"), std::string("[1]"), std::string("   "), std::string("\xff"),
+        std::string("input_length,cached_prefix"),
+        std::string(R"({"input_length": 5, "hash_ids": [1]} 5)"),
+        R"({"input_length": 5, "hash_ids": [1]})" + nul,
+        R"({"input_length": 5, "hash_ids": [1]})" + nul + "behind",
+        R"({"input_length": 5, "hash_ids": [1], "name": ")" + nul + "\"}",
+        std::string(R"({"input_length": 5, "hash_ids": [1)"), std::string(100000, '['),
+        R"({"input_length": 5, "hash_ids": [1], "name": )" + std::string(100000, '[')}) {
+    row(text, "not a JSON object");
+  }
+  const std::string tokens = " is no number of tokens in [1, 2147483647]";
+  for (const char* value : {"-1", "0", "2147483648", "-9223372036854775809", "18446744073709551616",
+                            "5.0", "1e999", "\"5\"", "null", "true", "[...]", "{...}"}) {
+    const std::string written =
+        value[1] == '.' && value[0] != '5' ? std::string{value[0], value[4]} : std::string(value);
+    row("{\"input_length\": " + written + ", \"hash_ids\": [1]}",
+        "input_length: " + std::string(value) + tokens);
+  }
+  row("{\"input_length\": \"" + std::string(1000, 'x') + "\"}",
+      "input_length: \"" + std::string(39, 'x') + "..." + tokens);
+  row(R"({"input_length": 5, "input_length": 6, "hash_ids": [1]})", "input_length: given twice");
+  row(R"({"input_length": 5, "hash_ids": [1], "hash_ids": [1]})", "hash_ids: given twice");
+  row(R"({"input_length": 5, "hash_ids": 1})", "hash_ids: 1 is no list of ids");
+  row(R"({"input_length": 5, "hash_ids": {"0": 1}})", "hash_ids: {...} is no list of ids");
+  row(R"({"input_length": 5, "hash_ids": [[1]]})", "hash_ids[0]: [...] is no id");
+  row(R"({"input_length": 513, "hash_ids": [1, 0.5]})", "hash_ids[1]: 0.5 is no id");
+  row(R"({"input_length": 5, "hash_ids": [18446744073709551616]})",
+      "hash_ids[0]: 18446744073709551616 is no id");
+  row(R"({"input_length": 5, "hash_ids": []})",
+      "hash_ids: not the 1 id that 5 tokens have, one for each started block of 512");
+  row(R"({"input_length": 5, "hash_ids": [1], "name": 1e999)", "1e999 is beyond a 64-bit number");
+
+  refused(nul, "1: neither a JSON object nor a CSV header: no column input_length");
+  refused("input_length,cached_prefix,input_length\n5,4,5\n",
+          "1: neither a JSON object nor a CSV header: more than one column input_length");
+  refused("input_length,cached_prefix\n5,4,3\n", "2: 3 columns where the header has 2");
+  for (const std::string& value :
+       {std::string(), std::string(" 5"), std::string("+5"), std::string("\"5\""),
+        std::string("5.0"), std::string("-5"), std::string("2147483648"),
+        std::string("99999999999999999999")}) {
+    refused("cached_prefix,input_length\n4," + value + "\n",
+            "2: input_length: \"" + value + "\"" + tokens);
+  }
+  refused("input_length,cached_prefix\n5,4" + nul + "\n",
+          "2: cached_prefix: \"4 \" is no number of tokens in [0, 4]");
+}
+
+TEST_F(ToolReplay, LongLinesAreReadOrRefused) {
+  const std::string row = R"({"input_length": 5, "hash_ids": [1], "name": ")";
+  write("trace", row + std::string(100000000, 'x') + "\"}");
+  EXPECT_EQ(replay_json("trace").value("steps", 0), 1);
+  write("trace", row + std::string((std::size_t{1} << 27) + 1, 'x') + "\"}");
+  expect_refused("trace --json out.json", "trace:1: longer than 134217728 bytes");
+  write("trace", "input_length,cached_prefix\n" + std::string(100000000, ','));
+  expect_refused("trace --json out.json", "trace:2: 100,000,001 columns where the header has 2");
+  expect_refused("/dev/zero", "/dev/zero:1: longer than 134217728 bytes");
+}
+
+// Times are not looked at; ids may come again in a request; line ends and the last are as they are.
+TEST_F(ToolReplay, TakesWhatIsOddButClear) {
+  write("trace.jsonl",
+        "\n\r\n{\"timestamp\": 9, \"input_length\": 1025, \"hash_ids\": [7, 7, 7]}\r\n"
+        "{\"timestamp\": 1, \"more\": [{\"hash_ids\": null}], \"input_length\": 1025, "
+        "\"hash_ids\": [7, 7, 7]}\n\n"
+        "{\"hash_ids\": [-9223372036854775808], \"input_length\": 1}");
+  const Json ids = replay_json("trace.jsonl");
+  EXPECT_EQ(ids.value("requests", 0), 3);
+  EXPECT_EQ(ids.value("tokens", 0), 1024);
+  write("trace.csv",
+        "\xEF\xBB\xBF"
+        "cached_prefix,x,input_length\r\n4,,5\r\n2147483646,,2147483647");
+  const Json lengths = replay_json(
+      "trace.csv --steps 1 --batch-size 1 --page-size 2147483647 --cache-pages 2147483647 "
+      "--index-type int64");
+  EXPECT_EQ(lengths.value("tokens", 0), 4);
+  for (const char* nothing : {"", "\n", "\r\n\n", "input_length,cached_prefix"}) {
+    write("trace", nothing);
+    const Json none = replay_json("trace --steps 9223372036854775807 --batch-size 1048576");
+    EXPECT_EQ(none.value("steps", -1), 0);
+    EXPECT_EQ(none.value("interrupted", true), false);
+  }
+}
+
+TEST_F(ToolReplay, RefusesWhatMemoryCannotHold) {
+  write("trace.csv", "input_length,cached_prefix\n9,1\n2147483647,2147483646\n");
+  const auto refused = [&](const std::string& arguments, const std::string& words) {
+    expect_too_large(replay("trace.csv --json out.json " + arguments), words);
+    EXPECT_EQ(files(), std::set<std::string>{"trace.csv"});
+  };
+  refused("--page-size 1 --cache-pages 2147483647 --index-type int64",
+          "trace.csv:3: --cache-pages: 2,147,483,647 pages of 1 token need 274.9 GB of memory");
+  refused("--page-size 2000000 --index-type int64 --batch-size 2 --chunk-capacity 2",
+          "prefix_lens: 2147483647 tokens of 2 sequences in 2147483646 loops need ");
+}
+
 TEST_F(ToolReplay, RefusesBadOptions) {
   write("trace.jsonl", three_requests);
   expect_refused("", "TRACE: missing");
@@ -1246,6 +1360,60 @@ TEST_F(ToolReplay, RefusesBadOptions) {
                  "other: unexpected argument, one trace is replayed at a time");
   expect_refused("trace.jsonl --batch-size 3 --chunk-capacity 2",
                  "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
+  expect_refused("trace.jsonl --grain 2", "--grain: 2 belongs to --policy packed");
+  expect_refused("trace.jsonl --policy packed --grain 32769", "grain: 32769 is outside [1, 32768]");
+  for (const char* value : {"-1", "+1", "1e3", "' 1'", "0x10", "99999999999999999999"}) {
+    const std::string typed =
+        value[0] == '\'' ? std::string(value + 1, std::strlen(value) - 2) : value;
+    for (const std::string option : {"--steps", "--batch-size", "--chunk-capacity", "--page-size",
+                                     "--cache-pages", "--grain"}) {
+      expect_refused("trace.jsonl " + option + "=" + value,
+                     option + ": \"" + typed + "\" is not a positive integer");
+    }
+  }
+  expect_refused("trace.jsonl --batch-size 1048577", "--batch-size: 1048577 is above 1048576");
+  expect_refused("trace.jsonl --chunk-capacity 2147483648",
+                 "--chunk-capacity: 2147483648 is above 2147483647");
+  expect_refused("trace.jsonl --cache-pages 2147483648",
+                 "--cache-pages: 2147483648 is above 2147483647");
+  expect_refused("-- trace.jsonl --verify",
+                 "--verify: unexpected argument, one trace is replayed at a time");
+  EXPECT_EQ(replay("-- trace.jsonl").status, 0);
+  expect_refused("''", "TRACE: the file name is empty");
+  expect_refused("trace.jsonl/x", "trace.jsonl/x: cannot be read: Not a directory");
+  const std::string name(300, 'a');
+  expect_refused(name, name + ": cannot be read: File name too long");
+  ASSERT_EQ(shell("ln -s trace.jsonl link; ln trace.jsonl hard").status, 0);
+  expect_refused("trace.jsonl --json link", "--json: link is the trace itself");
+  expect_refused("link --svg hard", "--svg: hard is the trace itself");
+}
+
+// Three sequences in loops of two tokens: an equal split has none to give each.
+TEST_F(ToolReplay, PackedGoesOnWhereAnEqualSplitCannot) {
+  write("trace.csv", "input_length,cached_prefix\n9,4\n9,0\n9,1\n9,8\n");
+  const std::string arguments = "trace.csv --batch-size 3 --chunk-capacity 2 --policy packed ";
+  const Json got = replay_json(arguments);
+  EXPECT_EQ(got.value("steps", 0), 2);
+  EXPECT_EQ(got.value("loops_packed", 0), 3 + 4);
+  EXPECT_EQ(got.value("most_loops_packed", 0), 4);
+  EXPECT_EQ(got["loops_equal"], Json());
+  EXPECT_EQ(got["most_loops_equal"], Json());
+  const std::string text = replay(arguments).out;
+  for (const char* line : {"loops                            -           7\n",
+                           "  a step, mean                   -        3.50\n",
+                           "  a step, most                   -           4\n",
+                           "equal: 2 tokens cannot be split equally among 3 sequences\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
+  }
+  const std::string svg = replay(arguments + "--svg -").out;
+  expect_picture(svg);
+  EXPECT_NE(svg.find(">equal: none, 2 tokens cannot be split equally among 3 sequences<"),
+            std::string::npos);
+  EXPECT_EQ(svg.find("class=\"line equal\""), std::string::npos);
+  // One sequence in a step can be.
+  EXPECT_EQ(replay_json("trace.csv --batch-size 2 --chunk-capacity 2 --policy packed")
+                .value("loops_equal", 0),
+            4 + 8);
 }
 
 /// Where the lines of a policy in a replay's picture go: first those of the steps, then those of
@@ -1362,6 +1530,47 @@ TEST_F(ToolReplay, FailuresLeaveNoPicture) {
   write("out.svg", "old");
   expect_refused("bad.jsonl --svg out.svg", "bad.jsonl:4: no key input_length");
   EXPECT_EQ(read("out.svg"), "old");
+}
+
+TEST_F(ToolReplay, ClosedAndFullOutputsAreErrors) {
+  write("trace.jsonl", three_requests);
+  const Outcome outcome = shell(
+      "{ sleep 0.5; \"$TOOL\" replay trace.jsonl --json - --svg out.svg; echo $? >../status; } | "
+      "true; cat ../status");
+  EXPECT_EQ(outcome.out, "2\n");
+  EXPECT_EQ(outcome.err, "chunked_prefill: standard output: cannot be written: Broken pipe\n");
+  EXPECT_EQ(files(), std::set<std::string>{"trace.jsonl"});
+  expect_refused("trace.jsonl >/dev/full",
+                 "standard output: cannot be written: No space left on device");
+  expect_refused("trace.jsonl >&-", "standard output: cannot be written: Bad file descriptor");
+  expect_refused("trace.jsonl --json .", ".: cannot be written: Is a directory");
+  expect_refused("trace.jsonl --json trace.jsonl/x",
+                 "trace.jsonl/x: cannot be written: Not a directory");
+}
+
+// A pipe whose other end is slow to write.
+TEST_F(ToolReplay, InterruptEndsTheWaitForAPipe) {
+  const Outcome outcome = shell(
+      "mkfifo pipe; { printf 'input_length,cached_prefix\\n9,8\\n'; exec sleep 10; } >pipe & "
+      "writer=$!; \"$TOOL\" replay pipe --batch-size 1 --json out.json & tool=$!; sleep 1; "
+      "kill -INT $tool; wait $tool; status=$?; kill $writer; exit $status");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const Json got = Json::parse(read("out.json"), nullptr, false);
+  EXPECT_EQ(got.value("interrupted", false), true);
+  EXPECT_EQ(got.value("steps", 0), 1);
+  EXPECT_EQ(files(), (std::set<std::string>{"out.json", "pipe"}));
+}
+
+TEST_F(ToolReplay, TerminationLeavesNothing) {
+  std::string trace = "input_length,cached_prefix\n";
+  for (int k = 0; k < 2000000; ++k) trace += "9,8\n";
+  write("trace.csv", trace);
+  const Outcome outcome = shell(
+      "\"$TOOL\" replay trace.csv --batch-size 1 --json out.json --svg out.svg & sleep 0.5; "
+      "kill -TERM $!; wait $!");
+  EXPECT_EQ(outcome.status, 128 + 15);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(files(), std::set<std::string>{"trace.csv"});
 }
 
 TEST_F(ToolReplay, InterruptLeavesAPartialReport) {

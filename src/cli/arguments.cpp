@@ -45,11 +45,12 @@ and hash_ids, one id for each started block of 512 tokens, or CSV with the colum
 input_length and cached_prefix. Requests are started in batches of consecutive
 ones. A request's prefix is what earlier ones left in a paged cache, in which
 requests with a common prefix are on the same pages; CSV says its length, and
-tells no sharing.
+tells no sharing. What else a row has is not looked at.
 
 Without --json and --svg, ends with a table: steps, loops under both policies,
 tokens, and the time of a build (plan, fill and wait). The picture has the loops of
-each step and how they are distributed, under both policies. An interrupt ends the
+each step and how they are distributed, under both policies. A packed replay goes on
+where an equal split has no token for each sequence of a step. An interrupt ends the
 replay after the step at hand, with the report of what was done.
 Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
