@@ -6,11 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <Kokkos_Macros.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -241,6 +243,75 @@ TEST_F(Tool, SlotsReachTheEndOfInt32AndBeyond) {
   EXPECT_EQ(last_slot(33554431, "int32"), 2147483647);
   EXPECT_EQ(last_slot(33554432, "int64"), 2147483711);
   EXPECT_EQ(last_slot(2147483647, "int64"), 137438953471);
+}
+
+// 10 tokens, interleave 4: rank 0 has 0 to 3, 8 and 9, rank 1 has 4 to 7. Loops of 8 tokens.
+TEST_F(Tool, OneRankOfAContextParallelGroup) {
+  const Json batch = {{"prefix_lens", {10}},
+                      {"page_size", 4},
+                      {"chunk_capacity", 8},
+                      {"req_to_page", {{7, 5}}},
+                      {"req_pool_indices", {0}}};
+  const auto part_of = [&](int rank, const std::string& arguments) {
+    Json part = batch;
+    part["shard"] = {{"world_size", 2}, {"rank", rank}, {"interleave", 4}};
+    return plan_json(part, "--check " + arguments);
+  };
+  for (const std::string& space : execution_spaces()) {
+    for (const std::string policy : {"equal", "packed", "packed --grain 8"}) {
+      const std::string arguments = "--policy " + policy + " --execution-space " + space;
+      SCOPED_TRACE(arguments);
+      const Json first = part_of(0, arguments), second = part_of(1, arguments);
+      EXPECT_EQ(first.value("shard", Json()),
+                Json({{"world_size", 2}, {"rank", 0}, {"interleave", 4}}));
+      EXPECT_EQ(first.value("starts", Json()), Json({{0}, {4}}));
+      EXPECT_EQ(first.value("ends", Json()), Json({{4}, {6}}));
+      EXPECT_EQ(first.value("chunk_kv_indices", Json()), Json({{28, 29, 30, 31}, {20, 21}}));
+      EXPECT_EQ(first.value("chunk_len", 0), 8);
+      EXPECT_EQ(first.value("prefix_lens", Json()), Json::array({10}));
+      EXPECT_EQ(second.value("tokens_per_loop", Json()), Json({4, 0}));
+      EXPECT_EQ(second.value("ends", Json()), Json({{4}, {4}}));
+      EXPECT_EQ(second.value("chunk_kv_indices", Json()), Json({{28, 29, 30, 31}, Json::array()}));
+    }
+  }
+  const std::string text = plan("batch.json --policy both").out;
+  for (const char* line : {
+           "batch.json: 1 sequence, 4 cached tokens, page_size 4\n"
+           "rank 1 of 2, interleave 4: tokens and positions are those that it holds\n",
+           "   1       0              0     [0, 0)          0        0.0 %\n",
+           "       0       4  │0━",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
+  }
+  EXPECT_EQ(plan("batch.json --policy both --svg out.svg").status, 0);
+  EXPECT_NE(read("out.svg").find(", rank 1 of 2, interleave 4<"), std::string::npos);
+  EXPECT_EQ(read("out.svg").find("nan"), std::string::npos);
+}
+
+// Pages are numbered as far as the rank has tokens; a rank can have none at all.
+TEST_F(Tool, RanksOfManyShapesAreVerified) {
+  for (const std::string& space : execution_spaces()) {
+    for (const int interleave : {1, 3, 64, 5000}) {
+      for (const int rank : {0, 2, 6}) {
+        const Json got =
+            plan_json({{"prefix_lens", {0, 1000, 1, 63, 64, 65, 4999, 448}},
+                       {"page_size", 16},
+                       {"chunk_capacity", 1000},
+                       {"shard", {{"world_size", 7}, {"rank", rank}, {"interleave", interleave}}}},
+                      "--check --execution-space " + space);
+        EXPECT_EQ(got["chunked_loop_num"], 40);
+        EXPECT_EQ(plan("batch.json --check --policy both --grain 7").status, 0);
+      }
+    }
+  }
+  const Json one = {{"world_size", 1}, {"rank", 0}, {"interleave", 5}};
+  Json batch = four_sequences;
+  batch["shard"] = one;
+  Json got = plan_json(batch), expected = plan_json(four_sequences);
+  EXPECT_EQ(got["shard"], one);
+  got.erase("shard");
+  expected.erase("shard");
+  EXPECT_EQ(got, expected);
 }
 
 TEST_F(Tool, NothingCachedIsNoLoops) {
@@ -579,7 +650,7 @@ std::string two(const std::string& rest) {
 
 const std::string known =
     "unknown key, known are prefix_lens, page_size, chunk_capacity, chunked_prefill_size, "
-    "mla_chunk_multiplier, req_to_page, req_pool_indices";
+    "mla_chunk_multiplier, req_to_page, req_pool_indices, shard";
 
 INSTANTIATE_TEST_SUITE_P(
     NotJson, ToolRefuses,
@@ -594,6 +665,18 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Trailing", two("") + "]",
                 "batch.json: not JSON, line 1, column 42: unexpected ']'"},
         Refusal{"Byte", "\xff", "batch.json: not JSON, line 1, column 1: unexpected byte 0xFF"},
+        Refusal{"Nul", std::string(1, '\0'),
+                "batch.json: not JSON, line 1, column 1: unexpected byte 0x00"},
+        Refusal{"NulInside", "{\"page_size\": 64," + std::string(1, '\0') + "\"prefix_lens\": []}",
+                "batch.json: not JSON, line 1, column 18: unexpected byte 0x00"},
+        Refusal{"NulBehind", two("") + '\n' + '\0' + "behind",
+                "batch.json: not JSON, line 2, column 1: unexpected byte 0x00"},
+        Refusal{"Control", "{\"page_size\": \x01}",
+                "batch.json: not JSON, line 1, column 15: unexpected <U+0001>"},
+        Refusal{"Comment", "// a batch\n" + two(""),
+                "batch.json: not JSON, line 1, column 1: unexpected '/'"},
+        Refusal{"SecondDocument", two("") + two(""),
+                "batch.json: not JSON, line 1, column 42: unexpected '{'"},
         Refusal{"Nested", std::string(100000, '['), "batch.json: [...] is not an object"},
         Refusal{"NestedInside", "{\"req_to_page\": " + std::string(100000, '['),
                 "req_to_page[0][0]: [...] is not an integer"},
@@ -714,6 +797,40 @@ INSTANTIATE_TEST_SUITE_P(
                 "slots end at 2147483647; use --index-type int64"}),
     refusal_name);
 
+/// A batch of two sequences on a rank's pages.
+std::string two_on(const std::string& shard) { return two("\"shard\": " + shard); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Shards, ToolRefuses,
+    ::testing::Values(
+        Refusal{"NoObject", two_on("8"),
+                "shard: 8 is not an object of world_size, rank and interleave"},
+        Refusal{"List", two_on("[8, 3, 1]"),
+                "shard: [...] is not an object of world_size, rank and interleave"},
+        Refusal{"Unknown", two_on(R"({"world": 8})"),
+                "shard.\"world\": unknown key, known are world_size, rank, interleave"},
+        Refusal{"Twice", two_on(R"({"rank": 0, "rank": 0})"), "shard.rank: given twice"},
+        Refusal{"TwiceItself", two_on(R"({}, "shard": {})"), "shard: given twice"},
+        Refusal{"String", two_on(R"({"rank": "0"})"), "shard.rank: \"0\" is not an integer"},
+        Refusal{"Nested", two_on(R"({"rank": {"rank": 0}})"),
+                "shard.rank: {...} is not an integer"},
+        Refusal{"WorldSize", two_on(R"({"world_size": 0})"),
+                "shard.world_size: 0 is outside [1, 2147483647]"},
+        Refusal{"Rank", two_on(R"({"world_size": 2, "rank": 2})"),
+                "shard.rank: 2 is outside [0, 1]"},
+        Refusal{"NegativeRank", two_on(R"({"rank": -1})"),
+                "shard.rank: -1 is outside [0, 2147483647]"},
+        Refusal{"RankOfNoWorld", two_on(R"({"rank": 1})"), "shard.rank: 1 is outside [0, 0]"},
+        Refusal{"Interleave", two_on(R"({"world_size": 65536, "interleave": 32768})"),
+                "shard.interleave: 32768 is outside [1, 32767]"},
+        Refusal{"RowTooShort",
+                R"({"prefix_lens": [65, 3], "page_size": 4, "req_to_page": [[1, 2, 3]],
+                    "req_pool_indices": [0, 0],
+                    "shard": {"world_size": 2, "rank": 1, "interleave": 4}})",
+                "prefix_lens[0]: 32 tokens of rank 1 need 8 pages of page_size 4, a row of "
+                "req_to_page has 3"}),
+    refusal_name);
+
 INSTANTIATE_TEST_SUITE_P(
     Options, ToolRefuses,
     ::testing::Values(
@@ -763,6 +880,63 @@ TEST_F(Tool, RefusesWhatBothPoliciesCannotGive) {
                  "nowhere/out: cannot be written: No such file or directory");
 }
 
+TEST_F(Tool, BehindTwoDashesAllIsNoOption) {
+  write("batch.json", two(""));
+  const std::string text = plan("batch.json").out;
+  for (const char* arguments : {"-- batch.json", "batch.json --", "--policy equal -- batch.json"}) {
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.status, 0) << arguments;
+    EXPECT_EQ(outcome.out, text) << arguments;
+  }
+  expect_refused(plan("--"), "BATCH.json: missing, give a file or - for standard input");
+  expect_refused(plan("-- --json"), "--json: cannot be read: No such file or directory");
+  expect_refused(plan("-- batch.json --json"),
+                 "--json: unexpected argument, one batch is planned at a time");
+  write("--check", two(""));
+  EXPECT_EQ(plan("-- --check").status, 0);
+}
+
+TEST_F(Tool, RefusesEnvironmentsThatKokkosWouldEndIn) {
+  write("batch.json", two(""));
+  const auto refused = [&](const std::string& variable, const std::string& value,
+                           const std::string& right) {
+    expect_refused(shell(variable + "='" + value + "' \"$TOOL\" plan batch.json --json out.json"),
+                   variable + ": \"" + value + "\" in the environment is not " + right);
+  };
+  const auto spaces = execution_spaces();
+  const std::string threads = std::ranges::count(spaces, "OpenMP") > 0
+                                  ? "an integer in [1, 512]"
+                                  : "an integer in [1, 2147483647]";
+  for (const char* value : {"", "many", "0", "-1", "4x", "2.5", "99999999999999999999"}) {
+    refused("KOKKOS_NUM_THREADS", value, threads);
+  }
+  if (std::ranges::count(spaces, "OpenMP") > 0) {
+    refused("KOKKOS_NUM_THREADS", "513", threads);
+    refused("OMP_NUM_THREADS", "513", "at most 512 threads");
+    refused("OMP_NUM_THREADS", "100000,2", "at most 512 threads");
+  }
+  for (const char* value : {"", "gpu", "-1", "2147483648"}) {
+    refused("KOKKOS_DEVICE_ID", value, "an integer in [0, 2147483647]");
+  }
+  refused("KOKKOS_MAP_DEVICE_ID_BY", "name", "random or mpi_rank");
+  for (const char* variable :
+       {"KOKKOS_DISABLE_WARNINGS", "KOKKOS_PRINT_CONFIGURATION", "KOKKOS_TUNE_INTERNALS"}) {
+    refused(variable, "perhaps", "a yes or no");
+  }
+}
+
+TEST_F(Tool, EnvironmentsLeaveStandardOutputToTheReport) {
+  write("batch.json", two(""));
+  const std::string document = plan("batch.json --json -").out;
+  for (const char* setting : {"KOKKOS_PRINT_CONFIGURATION=yes", "KOKKOS_NUM_THREADS=2",
+                              "KOKKOS_DISABLE_WARNINGS=FALSE", "OMP_NUM_THREADS=2,1"}) {
+    const Outcome outcome = shell(std::string(setting) + " \"$TOOL\" plan batch.json --json -");
+    EXPECT_EQ(outcome.status, 0) << setting;
+    EXPECT_EQ(outcome.out, document) << setting;
+    EXPECT_EQ(outcome.err, "") << setting;
+  }
+}
+
 TEST_F(Tool, RefusesIncompleteCommands) {
   write("batch.json", two(""));
   expect_refused(shell("\"$TOOL\""), "subcommand: missing, there are plan and replay; see --help");
@@ -779,6 +953,10 @@ TEST_F(Tool, RefusesFilesThatCannotBeRead) {
   expect_refused(plan("batch.json/x"), "batch.json/x: cannot be read: Not a directory");
   expect_refused(plan("- </dev/null"), "standard input: empty, a JSON object is needed");
   expect_refused(plan("- <."), "standard input: cannot be read: Is a directory");
+  expect_refused(plan("- <&-"), "standard input: cannot be read: Bad file descriptor");
+  expect_refused(plan("/dev/zero"), "/dev/zero: not JSON, line 1, column 1: unexpected byte 0x00");
+  const std::string name(300, 'a');
+  expect_refused(plan(name), name + ": cannot be read: File name too long");
 }
 
 TEST_F(Tool, RefusesFilesThatCannotBeWritten) {
@@ -792,6 +970,10 @@ TEST_F(Tool, RefusesFilesThatCannotBeWritten) {
     expect_refused(plan("batch.json " + option + "- >/dev/full"),
                    "standard output: cannot be written: No space left on device");
   }
+  expect_refused(plan("batch.json --json '' --svg out.svg"), "--json: the file name is empty");
+  expect_refused(plan("batch.json --json batch.json/x"),
+                 "batch.json/x: cannot be written: Not a directory");
+  expect_refused(plan("batch.json >&-"), "standard output: cannot be written: Bad file descriptor");
   expect_refused(plan("batch.json --json out.json --svg nowhere/out"),
                  "nowhere/out: cannot be written: No such file or directory");
   expect_refused(plan("batch.json --json nowhere/out --svg out.svg"),
@@ -802,12 +984,107 @@ TEST_F(Tool, RefusesFilesThatCannotBeWritten) {
                  "standard output: cannot be written: No space left on device");
 }
 
+TEST_F(Tool, AFileBeyondTheLimitIsAnErrorAndNotASilentDeath) {
+  write("batch.json", two(""));
+  const Outcome outcome = shell(
+      "{ (ulimit -f 0; exec \"$TOOL\" plan batch.json --json out.json --svg out.svg) 2>&1; "
+      "echo $?; } | cat");
+  EXPECT_EQ(outcome.out, "chunked_prefill: out.json: cannot be written: File too large\n2\n");
+  EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
+}
+
 TEST_F(Tool, AClosedPipeIsAnErrorAndNotASilentDeath) {
   write("batch.json", two(""));
   const Outcome outcome =
       shell("{ sleep 0.5; \"$TOOL\" plan batch.json; echo $? >../status; } | true; cat ../status");
   EXPECT_EQ(outcome.out, "2\n");
   EXPECT_EQ(outcome.err, "chunked_prefill: standard output: cannot be written: Broken pipe\n");
+  EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
+}
+
+/// Standard error of a command that must say, in one line, that there is not enough memory.
+void expect_too_large(const Outcome& outcome, const std::string& words) {
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(outcome.err.starts_with("chunked_prefill: " + words)) << outcome.err;
+  EXPECT_TRUE(outcome.err.ends_with(" GB are available\n")) << outcome.err;
+  EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1);
+}
+
+// Every sequence is on one row, of which the last page is none: 10^13 pages are not walked for it.
+TEST_F(Tool, MemoryIsJudgedBeforePages) {
+  std::vector<int> pages(1000000, 0);
+  pages.back() = -1;
+  write("batch.json", Json{{"prefix_lens", std::vector<int>(1000000, 1000000)},
+                           {"page_size", 1},
+                           {"chunk_capacity", 2147483647},
+                           {"req_to_page", {pages}},
+                           {"req_pool_indices", std::vector<int>(1000000, 0)}}
+                          .dump());
+  expect_too_large(plan("batch.json --json out.json"),
+                   "prefix_lens: 1000000000000 tokens of 1000000 sequences in 466 loops need ");
+  EXPECT_EQ(files(), std::set<std::string>{"batch.json"});
+}
+
+// 2 * 10^12 tokens of one sequence after another, 1,000 loops under each policy. On the device one
+// build after the other: 4 bytes a slot, and 8 of each copy.
+TEST_F(Tool, MemoryOfBothPoliciesCountsTheDeviceOnce) {
+  write("batch.json", Json{{"prefix_lens", std::vector<int>(1000, 2000000000)},
+                           {"page_size", 2000000000},
+                           {"chunk_capacity", 2000000000}}
+                          .dump());
+  expect_too_large(plan("batch.json --policy equal"),
+                   "prefix_lens: 2000000000000 tokens of 1000 sequences in 1000 loops need 24000.0 "
+                   "GB of memory");
+  expect_too_large(plan("batch.json --policy both"),
+                   "prefix_lens: 2000000000000 tokens of 1000 sequences in 2000 loops need 40000.0 "
+                   "GB of memory");
+}
+
+// A result that is not what the definitions give is told from bad input.
+TEST_F(Tool, FailedVerificationIsExitStatusOne) {
+#ifndef KOKKOS_ENABLE_LIBDL
+  GTEST_SKIP() << "Kokkos loads no tools";
+#endif
+  const auto spaces = execution_spaces();
+  const auto host = std::ranges::find_if(
+      spaces, [](const std::string& space) { return space == "Serial" || space == "OpenMP"; });
+  if (host == spaces.end()) GTEST_SKIP() << "no execution space on the host";
+  const auto spoilt = [&](const std::string& label, int value, const std::string& arguments) {
+    return shell("export KOKKOS_TOOLS_LIBS='" CHUNKED_PREFILL_WRONG_VALUE
+                 "' "
+                 "WRONG_LABEL=chunked_prefill::" +
+                 label + " WRONG_VALUE=" + std::to_string(value) + "\n\"$TOOL\" " + arguments +
+                 " --execution-space " + *host);
+  };
+  const auto expect_failed = [&](const Outcome& outcome, const std::string& message) {
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(outcome.err, "chunked_prefill: " + message + "\n");
+    EXPECT_EQ(files(), (std::set<std::string>{"batch.json", "trace.csv"}));
+  };
+  write("batch.json", Json{{"prefix_lens", {3000, 2000}},
+                           {"page_size", 64},
+                           {"chunk_capacity", 256},
+                           {"req_to_page", {std::vector<int>(47, 1000)}},
+                           {"req_pool_indices", {0, 0}}}
+                          .dump());
+  write("trace.csv", "input_length,cached_prefix\n400,300\n400,200\n");
+  for (const std::string out : {"", " --json -", " --json out.json --svg out.svg"}) {
+    expect_failed(spoilt("chunk_kv_indices", 64003, "plan batch.json --check" + out),
+                  "policy equal: chunk_kv_indices: loop 0, sequence 0, position 3: got 64004, "
+                  "expected 64003");
+  }
+  expect_failed(spoilt("cum_seq_lens", 256, "plan batch.json --check"),
+                "policy equal: cum_seq_lens: loop 0, total: got 257, expected 256");
+  expect_failed(spoilt("chunk_kv_indices", 64003, "plan batch.json --check --policy packed"),
+                "policy packed: chunk_kv_indices: loop 0, sequence 0, position 3: got 64004, "
+                "expected 64003");
+  expect_failed(
+      spoilt("chunk_kv_indices", 5, "replay trace.csv --verify --json out.json --svg out.svg"),
+      "step 0: chunk_kv_indices: loop 0, sequence 0, position 5: got 6, expected 5");
+  // Nobody looks without being asked to.
+  EXPECT_EQ(spoilt("chunk_kv_indices", 64003, "plan batch.json").status, 0);
 }
 
 TEST_F(Tool, RefusesWhatMemoryCannotHold) {
@@ -911,8 +1188,15 @@ TEST_F(ToolReplay, FullCacheEvictsTheLongestUnused) {
   EXPECT_EQ(got(4).value("tokens", 0), 1024 + 1099);
   EXPECT_EQ(got(3).value("pages_evicted", 0), 2);
   EXPECT_EQ(got(3).value("tokens", 0), 1024 + 1024);
-  expect_refused("trace.jsonl --page-size 512 --cache-pages 2",
-                 "--cache-pages: 2 pages of 512 tokens do not hold the requests of a step");
+  const std::string too_few =
+      "--cache-pages: 2 pages of 512 tokens do not hold the requests of a step";
+  expect_refused("trace.jsonl --page-size 512 --cache-pages 2", "trace.jsonl:1: " + too_few);
+  expect_refused(
+      "trace.jsonl --page-size 512 --cache-pages 3",
+      "trace.jsonl:2: --cache-pages: 3 pages of 512 tokens do not hold the requests of a "
+      "step");
+  write("trace.csv", "input_length,cached_prefix\n\n2000,1024\n2000,1\n");
+  expect_refused("trace.csv --page-size 512 --cache-pages 2", "trace.csv:4: " + too_few);
 }
 
 // A page that reaches over the end of what is shared is each request's own: 1,024 tokens are 21
@@ -947,6 +1231,112 @@ TEST_F(ToolReplay, RefusesMalformedTracesByLine) {
           "trace:2: cached_prefix: \"-1\" is no number of tokens in [0, 4]");
 }
 
+TEST_F(ToolReplay, RefusesHostileTracesByLine) {
+  const auto refused = [&](const std::string& text, const std::string& message) {
+    write("trace", text);
+    expect_refused("trace --svg out.svg", "trace:" + message);
+  };
+  const std::string first = "\xEF\xBB\xBF{\"input_length\": 5, \"hash_ids\": [1]}\r\n\r\n";
+  const auto row = [&](const std::string& text, const std::string& message) {
+    refused(first + text, "3: " + message);
+  };
+  const std::string nul(1, '\0');
+  for (const std::string& text :
+       {std::string("12"), std::string("[1]"), std::string("   "), std::string("\xff"),
+        std::string("input_length,cached_prefix"),
+        std::string(R"({"input_length": 5, "hash_ids": [1]} 5)"),
+        R"({"input_length": 5, "hash_ids": [1]})" + nul,
+        R"({"input_length": 5, "hash_ids": [1]})" + nul + "behind",
+        R"({"input_length": 5, "hash_ids": [1], "name": ")" + nul + "\"}",
+        std::string(R"({"input_length": 5, "hash_ids": [1)"), std::string(100000, '['),
+        R"({"input_length": 5, "hash_ids": [1], "name": )" + std::string(100000, '[')}) {
+    row(text, "not a JSON object");
+  }
+  const std::string tokens = " is no number of tokens in [1, 2147483647]";
+  for (const char* value : {"-1", "0", "2147483648", "-9223372036854775809", "18446744073709551616",
+                            "5.0", "1e999", "\"5\"", "null", "true", "[...]", "{...}"}) {
+    const std::string written =
+        value[1] == '.' && value[0] != '5' ? std::string{value[0], value[4]} : std::string(value);
+    row("{\"input_length\": " + written + ", \"hash_ids\": [1]}",
+        "input_length: " + std::string(value) + tokens);
+  }
+  row("{\"input_length\": \"" + std::string(1000, 'x') + "\"}",
+      "input_length: \"" + std::string(39, 'x') + "..." + tokens);
+  row(R"({"input_length": 5, "input_length": 6, "hash_ids": [1]})", "input_length: given twice");
+  row(R"({"input_length": 5, "hash_ids": [1], "hash_ids": [1]})", "hash_ids: given twice");
+  row(R"({"input_length": 5, "hash_ids": 1})", "hash_ids: 1 is no list of ids");
+  row(R"({"input_length": 5, "hash_ids": {"0": 1}})", "hash_ids: {...} is no list of ids");
+  row(R"({"input_length": 5, "hash_ids": [[1]]})", "hash_ids[0]: [...] is no id");
+  row(R"({"input_length": 513, "hash_ids": [1, 0.5]})", "hash_ids[1]: 0.5 is no id");
+  row(R"({"input_length": 5, "hash_ids": [18446744073709551616]})",
+      "hash_ids[0]: 18446744073709551616 is no id");
+  row(R"({"input_length": 5, "hash_ids": []})",
+      "hash_ids: not the 1 id that 5 tokens have, one for each started block of 512");
+  row(R"({"input_length": 5, "hash_ids": [1], "name": 1e999)", "1e999 is beyond a 64-bit number");
+
+  refused(nul, "1: neither a JSON object nor a CSV header: no column input_length");
+  refused("input_length,cached_prefix,input_length\n5,4,5\n",
+          "1: neither a JSON object nor a CSV header: more than one column input_length");
+  refused("input_length,cached_prefix\n5,4,3\n", "2: 3 columns where the header has 2");
+  for (const std::string& value :
+       {std::string(), std::string(" 5"), std::string("+5"), std::string("\"5\""),
+        std::string("5.0"), std::string("-5"), std::string("2147483648"),
+        std::string("99999999999999999999")}) {
+    refused("cached_prefix,input_length\n4," + value + "\n",
+            "2: input_length: \"" + value + "\"" + tokens);
+  }
+  refused("input_length,cached_prefix\n5,4" + nul + "\n",
+          "2: cached_prefix: \"4 \" is no number of tokens in [0, 4]");
+}
+
+TEST_F(ToolReplay, LongLinesAreReadOrRefused) {
+  const std::string row = R"({"input_length": 5, "hash_ids": [1], "name": ")";
+  write("trace", row + std::string(100000000, 'x') + "\"}");
+  EXPECT_EQ(replay_json("trace").value("steps", 0), 1);
+  write("trace", row + std::string((std::size_t{1} << 27) + 1, 'x') + "\"}");
+  expect_refused("trace --json out.json", "trace:1: longer than 134217728 bytes");
+  write("trace", "input_length,cached_prefix\n" + std::string(100000000, ','));
+  expect_refused("trace --json out.json", "trace:2: 100,000,001 columns where the header has 2");
+  expect_refused("/dev/zero", "/dev/zero:1: longer than 134217728 bytes");
+}
+
+// Times are not looked at; ids may come again in a request; line ends and the last are as they are.
+TEST_F(ToolReplay, TakesWhatIsOddButClear) {
+  write("trace.jsonl",
+        "\n\r\n{\"timestamp\": 9, \"input_length\": 1025, \"hash_ids\": [7, 7, 7]}\r\n"
+        "{\"timestamp\": 1, \"more\": [{\"hash_ids\": null}], \"input_length\": 1025, "
+        "\"hash_ids\": [7, 7, 7]}\n\n"
+        "{\"hash_ids\": [-9223372036854775808], \"input_length\": 1}");
+  const Json ids = replay_json("trace.jsonl");
+  EXPECT_EQ(ids.value("requests", 0), 3);
+  EXPECT_EQ(ids.value("tokens", 0), 1024);
+  write("trace.csv",
+        "\xEF\xBB\xBF"
+        "cached_prefix,x,input_length\r\n4,,5\r\n2147483646,,2147483647");
+  const Json lengths = replay_json(
+      "trace.csv --steps 1 --batch-size 1 --page-size 2147483647 --cache-pages 2147483647 "
+      "--index-type int64");
+  EXPECT_EQ(lengths.value("tokens", 0), 4);
+  for (const char* nothing : {"", "\n", "\r\n\n", "input_length,cached_prefix"}) {
+    write("trace", nothing);
+    const Json none = replay_json("trace --steps 9223372036854775807 --batch-size 1048576");
+    EXPECT_EQ(none.value("steps", -1), 0);
+    EXPECT_EQ(none.value("interrupted", true), false);
+  }
+}
+
+TEST_F(ToolReplay, RefusesWhatMemoryCannotHold) {
+  write("trace.csv", "input_length,cached_prefix\n9,1\n2147483647,2147483646\n");
+  const auto refused = [&](const std::string& arguments, const std::string& words) {
+    expect_too_large(replay("trace.csv --json out.json " + arguments), words);
+    EXPECT_EQ(files(), std::set<std::string>{"trace.csv"});
+  };
+  refused("--page-size 1 --cache-pages 2147483647 --index-type int64",
+          "trace.csv:3: --cache-pages: 2,147,483,647 pages of 1 token need 274.9 GB of memory");
+  refused("--page-size 2000000 --index-type int64 --batch-size 2 --chunk-capacity 2",
+          "prefix_lens: 2147483647 tokens of 2 sequences in 2147483646 loops need ");
+}
+
 TEST_F(ToolReplay, RefusesBadOptions) {
   write("trace.jsonl", three_requests);
   expect_refused("", "TRACE: missing");
@@ -970,6 +1360,60 @@ TEST_F(ToolReplay, RefusesBadOptions) {
                  "other: unexpected argument, one trace is replayed at a time");
   expect_refused("trace.jsonl --batch-size 3 --chunk-capacity 2",
                  "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
+  expect_refused("trace.jsonl --grain 2", "--grain: 2 belongs to --policy packed");
+  expect_refused("trace.jsonl --policy packed --grain 32769", "grain: 32769 is outside [1, 32768]");
+  for (const char* value : {"-1", "+1", "1e3", "' 1'", "0x10", "99999999999999999999"}) {
+    const std::string typed =
+        value[0] == '\'' ? std::string(value + 1, std::strlen(value) - 2) : value;
+    for (const std::string option : {"--steps", "--batch-size", "--chunk-capacity", "--page-size",
+                                     "--cache-pages", "--grain"}) {
+      expect_refused("trace.jsonl " + option + "=" + value,
+                     option + ": \"" + typed + "\" is not a positive integer");
+    }
+  }
+  expect_refused("trace.jsonl --batch-size 1048577", "--batch-size: 1048577 is above 1048576");
+  expect_refused("trace.jsonl --chunk-capacity 2147483648",
+                 "--chunk-capacity: 2147483648 is above 2147483647");
+  expect_refused("trace.jsonl --cache-pages 2147483648",
+                 "--cache-pages: 2147483648 is above 2147483647");
+  expect_refused("-- trace.jsonl --verify",
+                 "--verify: unexpected argument, one trace is replayed at a time");
+  EXPECT_EQ(replay("-- trace.jsonl").status, 0);
+  expect_refused("''", "TRACE: the file name is empty");
+  expect_refused("trace.jsonl/x", "trace.jsonl/x: cannot be read: Not a directory");
+  const std::string name(300, 'a');
+  expect_refused(name, name + ": cannot be read: File name too long");
+  ASSERT_EQ(shell("ln -s trace.jsonl link; ln trace.jsonl hard").status, 0);
+  expect_refused("trace.jsonl --json link", "--json: link is the trace itself");
+  expect_refused("link --svg hard", "--svg: hard is the trace itself");
+}
+
+// Three sequences in loops of two tokens: an equal split has none to give each.
+TEST_F(ToolReplay, PackedGoesOnWhereAnEqualSplitCannot) {
+  write("trace.csv", "input_length,cached_prefix\n9,4\n9,0\n9,1\n9,8\n");
+  const std::string arguments = "trace.csv --batch-size 3 --chunk-capacity 2 --policy packed ";
+  const Json got = replay_json(arguments);
+  EXPECT_EQ(got.value("steps", 0), 2);
+  EXPECT_EQ(got.value("loops_packed", 0), 3 + 4);
+  EXPECT_EQ(got.value("most_loops_packed", 0), 4);
+  EXPECT_EQ(got["loops_equal"], Json());
+  EXPECT_EQ(got["most_loops_equal"], Json());
+  const std::string text = replay(arguments).out;
+  for (const char* line : {"loops                            -           7\n",
+                           "  a step, mean                   -        3.50\n",
+                           "  a step, most                   -           4\n",
+                           "equal: 2 tokens cannot be split equally among 3 sequences\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
+  }
+  const std::string svg = replay(arguments + "--svg -").out;
+  expect_picture(svg);
+  EXPECT_NE(svg.find(">equal: none, 2 tokens cannot be split equally among 3 sequences<"),
+            std::string::npos);
+  EXPECT_EQ(svg.find("class=\"line equal\""), std::string::npos);
+  // One sequence in a step can be.
+  EXPECT_EQ(replay_json("trace.csv --batch-size 2 --chunk-capacity 2 --policy packed")
+                .value("loops_equal", 0),
+            4 + 8);
 }
 
 /// Where the lines of a policy in a replay's picture go: first those of the steps, then those of
@@ -1086,6 +1530,47 @@ TEST_F(ToolReplay, FailuresLeaveNoPicture) {
   write("out.svg", "old");
   expect_refused("bad.jsonl --svg out.svg", "bad.jsonl:4: no key input_length");
   EXPECT_EQ(read("out.svg"), "old");
+}
+
+TEST_F(ToolReplay, ClosedAndFullOutputsAreErrors) {
+  write("trace.jsonl", three_requests);
+  const Outcome outcome = shell(
+      "{ sleep 0.5; \"$TOOL\" replay trace.jsonl --json - --svg out.svg; echo $? >../status; } | "
+      "true; cat ../status");
+  EXPECT_EQ(outcome.out, "2\n");
+  EXPECT_EQ(outcome.err, "chunked_prefill: standard output: cannot be written: Broken pipe\n");
+  EXPECT_EQ(files(), std::set<std::string>{"trace.jsonl"});
+  expect_refused("trace.jsonl >/dev/full",
+                 "standard output: cannot be written: No space left on device");
+  expect_refused("trace.jsonl >&-", "standard output: cannot be written: Bad file descriptor");
+  expect_refused("trace.jsonl --json .", ".: cannot be written: Is a directory");
+  expect_refused("trace.jsonl --json trace.jsonl/x",
+                 "trace.jsonl/x: cannot be written: Not a directory");
+}
+
+// A pipe whose other end is slow to write.
+TEST_F(ToolReplay, InterruptEndsTheWaitForAPipe) {
+  const Outcome outcome = shell(
+      "mkfifo pipe; { printf 'input_length,cached_prefix\\n9,8\\n'; exec sleep 10; } >pipe & "
+      "writer=$!; \"$TOOL\" replay pipe --batch-size 1 --json out.json & tool=$!; sleep 1; "
+      "kill -INT $tool; wait $tool; status=$?; kill $writer; exit $status");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const Json got = Json::parse(read("out.json"), nullptr, false);
+  EXPECT_EQ(got.value("interrupted", false), true);
+  EXPECT_EQ(got.value("steps", 0), 1);
+  EXPECT_EQ(files(), (std::set<std::string>{"out.json", "pipe"}));
+}
+
+TEST_F(ToolReplay, TerminationLeavesNothing) {
+  std::string trace = "input_length,cached_prefix\n";
+  for (int k = 0; k < 2000000; ++k) trace += "9,8\n";
+  write("trace.csv", trace);
+  const Outcome outcome = shell(
+      "\"$TOOL\" replay trace.csv --batch-size 1 --json out.json --svg out.svg & sleep 0.5; "
+      "kill -TERM $!; wait $!");
+  EXPECT_EQ(outcome.status, 128 + 15);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(files(), std::set<std::string>{"trace.csv"});
 }
 
 TEST_F(ToolReplay, InterruptLeavesAPartialReport) {

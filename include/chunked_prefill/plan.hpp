@@ -15,6 +15,10 @@ enum class Policy : std::uint8_t {
   packed,  ///< sequence after sequence fills loop after loop: the fewest loops, at grain 1
 };
 
+[[nodiscard]] constexpr const char* name(Policy policy) {
+  return policy == Policy::packed ? "packed" : "equal";
+}
+
 /// Which tokens a rank of a context-parallel group holds: of every sequence those whose `(position
 /// / interleave) mod world_size` is `rank`, in order, in pages of the rank's own. The default holds
 /// all of them.

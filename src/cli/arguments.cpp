@@ -29,6 +29,9 @@ BATCH.json is an object like
                      and mla_chunk_multiplier, by default 8192 and 4
   req_to_page        rows of page ids, and req_pool_indices, each sequence's row;
                      without both: sequence i on row i, pages numbered consecutively
+  shard              {"world_size": 8, "rank": 3, "interleave": 1}: one rank of a
+                     context-parallel group. Lengths and chunk_capacity count the tokens
+                     of all ranks; pages, slots and all that is shown, the rank's own
 
 Without --json and --svg, prints the loops and draws which part of which sequence
 each covers. --policy both shows the policies one after the other, in a picture
@@ -42,11 +45,12 @@ and hash_ids, one id for each started block of 512 tokens, or CSV with the colum
 input_length and cached_prefix. Requests are started in batches of consecutive
 ones. A request's prefix is what earlier ones left in a paged cache, in which
 requests with a common prefix are on the same pages; CSV says its length, and
-tells no sharing.
+tells no sharing. What else a row has is not looked at.
 
 Without --json and --svg, ends with a table: steps, loops under both policies,
 tokens, and the time of a build (plan, fill and wait). The picture has the loops of
-each step and how they are distributed, under both policies. An interrupt ends the
+each step and how they are distributed, under both policies. A packed replay goes on
+where an equal split has no token for each sequence of a step. An interrupt ends the
 replay after the step at hand, with the report of what was done.
 Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
@@ -119,11 +123,15 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
   return replay;
 }
 
-void refuse_extras(const CLI::App& app, const char* kind) {
-  const auto extras = app.remaining();
+/// \param marked whether a `--` ends the options, and is no argument itself.
+/// \param unexpected what is said of what is no option.
+void refuse_extras(const CLI::App& app, bool marked, const char* unexpected) {
+  auto extras = app.remaining();
+  const bool mark = marked && !extras.empty() && extras[0] == "--";
+  if (mark) extras.erase(extras.begin());
   if (extras.empty()) return;
-  const bool option = extras[0].size() > 1 && extras[0][0] == '-';
-  throw InvalidArgument(extras[0], option ? "unknown option" : kind);
+  const bool option = !mark && extras[0].size() > 1 && extras[0][0] == '-';
+  throw InvalidArgument(extras[0], option ? "unknown option" : unexpected);
 }
 
 /// \param refusal what is said of anything else.
@@ -210,7 +218,7 @@ void judge_build_options(const Typed& typed, bool packed, Arguments& arguments) 
 }
 
 PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
-  refuse_extras(command, "unexpected argument, one batch is planned at a time");
+  refuse_extras(command, true, "unexpected argument, one batch is planned at a time");
   PlanArguments plan = typed.plan;
   plan.policies = judge_policies(typed.policy);
   judge_build_options(typed, plan.policies.back() == Policy::packed, plan);
@@ -226,7 +234,7 @@ PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
 }
 
 ReplayArguments judge_replay(const CLI::App& command, Typed& typed) {
-  refuse_extras(command, "unexpected argument, one trace is replayed at a time");
+  refuse_extras(command, true, "unexpected argument, one trace is replayed at a time");
   ReplayArguments replay = typed.replay;
   if (typed.policy == "both") {
     throw InvalidArgument("--policy",
@@ -288,7 +296,7 @@ std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(int argc,
     throw InvalidArgument("arguments", error.what());
   }
 
-  refuse_extras(app, "unknown subcommand, there are plan and replay");
+  refuse_extras(app, false, "unknown subcommand, there are plan and replay");
   if (plan->parsed() > 0) return judge_plan(*plan, typed);
   if (replay->parsed() > 0) return judge_replay(*replay, typed);
   throw InvalidArgument("subcommand", "missing, there are plan and replay; see --help");

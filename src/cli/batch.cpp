@@ -9,29 +9,23 @@
 #include <cerrno>
 #include <chunked_prefill/capacity.hpp>
 #include <chunked_prefill/error.hpp>
+#include <chunked_prefill/impl/check_range.hpp>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
 #include "memory.hpp"
+#include "text.hpp"
 
 namespace chunked_prefill::cli {
 namespace {
 
 using Json = nlohmann::json;
-
-/// Long values are cut: a message is one readable line.
-std::string elided(std::string value) {
-  constexpr std::size_t most = 40;
-  if (value.size() <= most) return value;
-  value.resize(most);
-  while (!value.empty() && (value.back() & 0xC0) == 0x80) value.pop_back();  // inside a character
-  if (!value.empty() && (value.back() & 0x80) != 0) value.pop_back();
-  return value + "...";
-}
+using impl::check_range;
 
 /// Where the parser stopped, of the piece of text that it names.
 std::string last_character(const std::string& text) {
@@ -45,12 +39,6 @@ std::string last_character(const std::string& text) {
 
 std::string in_quotes(const std::string& value) { return elided(Json(value).dump()); }
 
-void check_range(const std::string& argument, std::int64_t value, std::int64_t least,
-                 std::int64_t most) {
-  if (value >= least && value <= most) return;
-  throw InvalidArgument(argument, fmt::format("{} is outside [{}, {}]", value, least, most));
-}
-
 /// The object as it was read; what is absent stays empty.
 struct Document {
   std::optional<std::vector<std::int32_t>> prefix_lens;
@@ -58,20 +46,59 @@ struct Document {
   std::optional<std::int64_t> chunk_capacity;
   std::optional<std::int64_t> chunked_prefill_size;
   std::optional<std::int64_t> mla_chunk_multiplier;
+  ContextShard shard;
   std::optional<std::vector<std::int32_t>> req_to_page;
   std::size_t max_requests = 0;
   std::size_t max_pages = 0;
   std::optional<std::vector<std::int64_t>> req_pool_indices;
 };
 
+/// A file's bytes.
+struct Input {
+  std::FILE* file;
+  bool nul = false;  ///< the parser has met one
+};
+
+/// Gives them to the parser, which would take a NUL for the end of the text: to it, that is another
+/// byte that JSON never has.
+class Bytes {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = char;
+
+  Bytes() = default;  ///< the end of any
+  explicit Bytes(Input& input) : m_input(&input) { ++*this; }
+
+  char operator*() const {
+    if (m_byte == 0) m_input->nul = true;
+    return m_byte == 0 ? '\x01' : static_cast<char>(m_byte);
+  }
+  Bytes& operator++() {
+    m_byte = std::fgetc(m_input->file);
+    return *this;
+  }
+  friend bool operator==(const Bytes& a, const Bytes& b) {
+    return (a.m_byte == EOF) == (b.m_byte == EOF);
+  }
+
+ private:
+  Input* m_input = nullptr;
+  int m_byte = EOF;
+};
+
 /// Takes the parser's events one by one straight into a Document, so that any size and any nesting
 /// of the input costs no more than what is kept of it.
 class DocumentReader final : public nlohmann::json_sax<Json> {
  public:
-  explicit DocumentReader(std::string source) : m_source(std::move(source)) {}
+  DocumentReader(std::string source, const Input& input)
+      : m_source(std::move(source)), m_input(input) {}
   Document document;
 
   bool key(string_t& name) override {
+    if (m_depth == 2) return shard_key(name);
     const auto known = std::ranges::find(keys, name);
     if (known == keys.end()) {
       throw InvalidArgument(in_quotes(name),
@@ -98,12 +125,12 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
   bool binary(binary_t&) override { refuse("binary"); }
 
   bool start_object(std::size_t) override {
-    if (m_depth != 0) refuse("{...}");
-    m_depth = 1;
+    if (m_depth != 0 && !(m_depth == 1 && m_key == shard)) refuse("{...}");
+    ++m_depth;
     return true;
   }
   bool end_object() override {
-    m_depth = 0;
+    --m_depth;
     return true;
   }
   bool start_array(std::size_t) override {
@@ -136,7 +163,9 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
     const auto where = what.substr(begin, what.find(':', begin) - begin);
     const bool at_end = what.find("unexpected end of input") != std::string_view::npos;
     throw InvalidArgument(m_source, fmt::format("not JSON, {}: unexpected {}", where,
-                                                at_end ? "end" : last_character(token)));
+                                                at_end        ? "end"
+                                                : m_input.nul ? "byte 0x00"
+                                                              : last_character(token)));
   }
 
  private:
@@ -148,18 +177,56 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
     mla_chunk_multiplier,
     req_to_page,
     req_pool_indices,
+    shard,
   };
-  static constexpr std::array<std::string_view, 7> keys = {
-      "prefix_lens",          "page_size",   "chunk_capacity",  "chunked_prefill_size",
-      "mla_chunk_multiplier", "req_to_page", "req_pool_indices"};
+  static constexpr std::array<std::string_view, 8> keys = {
+      "prefix_lens",          "page_size",   "chunk_capacity",   "chunked_prefill_size",
+      "mla_chunk_multiplier", "req_to_page", "req_pool_indices", "shard"};
+
+  /// One of the object that `shard` is.
+  struct ShardKey {
+    std::string_view name;
+    std::int32_t ContextShard::*member;
+    std::int64_t least;
+  };
+  static constexpr std::array<ShardKey, 3> shard_keys = {
+      {{"world_size", &ContextShard::world_size, 1},
+       {"rank", &ContextShard::rank, 0},
+       {"interleave", &ContextShard::interleave, 1}}};
+
+  bool shard_key(const std::string& name) {
+    const auto known = std::ranges::find(shard_keys, name, &ShardKey::name);
+    if (known == shard_keys.end()) {
+      throw InvalidArgument("shard." + in_quotes(name),
+                            "unknown key, known are world_size, rank, interleave");
+    }
+    m_shard_key = static_cast<std::size_t>(known - shard_keys.begin());
+    if (std::exchange(m_seen_of_shard[m_shard_key], true)) {
+      throw InvalidArgument(place(), "given twice");
+    }
+    return true;
+  }
+
+  /// Asks for memory before a long list takes twice as much.
+  template <class T>
+  void append(std::vector<T>& list, T value) const {
+    if (list.size() == list.capacity()) {
+      require_memory(std::string(keys[m_key]), fmt::format("{} values and more", list.size()),
+                     2. * static_cast<double>(list.size() * sizeof(T)));
+    }
+    list.push_back(value);
+  }
 
   void take(std::int64_t value) {
     if (m_depth == 2 && m_key == prefix_lens) {
-      document.prefix_lens->push_back(int32(value, 0));
+      append(*document.prefix_lens, int32(value, 0));
     } else if (m_depth == 2 && m_key == req_pool_indices) {
-      document.req_pool_indices->push_back(value);
+      append(*document.req_pool_indices, value);
+    } else if (m_depth == 2 && m_key == shard) {
+      const ShardKey& key = shard_keys[m_shard_key];
+      document.shard.*key.member = int32(value, key.least);
     } else if (m_depth == 3) {
-      document.req_to_page->push_back(int32(value, INT32_MIN));
+      append(*document.req_to_page, int32(value, INT32_MIN));
     } else if (m_depth == 1 && m_key == page_size) {
       document.page_size = int32(value, 1);
     } else if (m_depth == 1 && m_key == chunk_capacity) {
@@ -197,6 +264,7 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
     if (m_key == req_pool_indices) {
       return text + fmt::format("[{}]", document.req_pool_indices->size());
     }
+    if (m_key == shard) return fmt::format("shard.{}", shard_keys[m_shard_key].name);
     text += fmt::format("[{}]", document.max_requests);
     if (m_depth == 2) return text;
     return text + fmt::format("[{}]", document.req_to_page->size() - m_row_begin);
@@ -214,6 +282,8 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
       right = "a list of rows";
     } else if (m_depth == 2 && m_key == req_to_page) {
       right = "a list of page ids";
+    } else if (m_depth == 1 && m_key == shard) {
+      right = "an object of world_size, rank and interleave";
     } else if (value.find_first_not_of("-0123456789") == std::string::npos) {
       throw InvalidArgument(place(), elided(value) + " is beyond 64 bits");
     }
@@ -221,9 +291,12 @@ class DocumentReader final : public nlohmann::json_sax<Json> {
   }
 
   std::string m_source;
+  const Input& m_input;
   std::array<bool, keys.size()> m_seen{};
-  int m_depth = 0;  ///< 1 in the object, 2 in a list of it, 3 in a row of `req_to_page`
+  std::array<bool, shard_keys.size()> m_seen_of_shard{};
+  int m_depth = 0;  ///< 1 in the object, 2 in a list or object of it, 3 in a row of `req_to_page`
   Key m_key = prefix_lens;
+  std::size_t m_shard_key = 0;  ///< in `shard_keys`
   std::size_t m_row_begin = 0;
 };
 
@@ -245,13 +318,15 @@ Document read_document(const std::string& path, const std::string& source) {
   if (first == EOF) throw InvalidArgument(source, "empty, a JSON object is needed");
   std::ungetc(first, file.get());
 
-  DocumentReader reader(source);
+  Input input{file.get()};
+  DocumentReader reader(source, input);
   try {
-    Json::sax_parse(file.get(), &reader);
+    Json::sax_parse(Bytes(input), Bytes(), &reader);
   } catch (const InvalidArgument&) {
     if (std::ferror(file.get()) != 0) refuse_unreadable();
     throw;
   }
+  if (std::ferror(file.get()) != 0) refuse_unreadable();
   return std::move(reader.document);
 }
 
@@ -275,7 +350,7 @@ std::int64_t capacity_of(const Document& document) {
 }
 
 std::int64_t pages_of(const Batch& batch, std::size_t i) {
-  return (batch.prefix_lens[i] + batch.page_size - 1) / batch.page_size;
+  return (batch.held_tokens(i) + batch.page_size - 1) / batch.page_size;
 }
 
 void make_identity_table(Batch& batch) {
@@ -338,16 +413,25 @@ void check_rows(const Batch& batch) {
     if (pages_of(batch, i) > static_cast<std::int64_t>(batch.max_pages)) {
       throw InvalidArgument(
           fmt::format("prefix_lens[{}]", i),
-          fmt::format("{} tokens need {} pages of page_size {}, a row of req_to_page has {}",
-                      batch.prefix_lens[i], pages_of(batch, i), batch.page_size, batch.max_pages));
+          fmt::format(
+              "{} tokens{} need {} pages of page_size {}, a row of req_to_page has {}",
+              batch.held_tokens(i),
+              batch.shard.world_size == 1 ? "" : fmt::format(" of rank {}", batch.shard.rank),
+              pages_of(batch, i), batch.page_size, batch.max_pages));
     }
   }
 }
 
-/// Every page that a prefix covers is a page id, and its last covered slot fits the index type.
+void check_shard(const ContextShard& shard) {
+  check_range("shard.rank", shard.rank, 0, shard.world_size - std::int64_t{1});
+  check_range("shard.interleave", shard.interleave, 1, INT32_MAX / shard.world_size);
+}
+
+}  // namespace
+
 void check_pages(const Batch& batch, IndexType index_type) {
   for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
-    std::int64_t tokens = batch.prefix_lens[i];
+    std::int64_t tokens = batch.held_tokens(i);
     for (std::size_t page = 0; tokens > 0; ++page, tokens -= batch.page_size) {
       const std::int64_t id = batch.page_id(i, page);
       const std::int64_t last_slot = id * batch.page_size + std::min(tokens, batch.page_size) - 1;
@@ -362,9 +446,7 @@ void check_pages(const Batch& batch, IndexType index_type) {
   }
 }
 
-}  // namespace
-
-Batch read_batch(const std::string& path, IndexType index_type) {
+Batch read_batch(const std::string& path) {
   Batch batch;
   batch.source = path == "-" ? "standard input" : path;
   Document document = read_document(path, batch.source);
@@ -373,13 +455,14 @@ Batch read_batch(const std::string& path, IndexType index_type) {
   batch.prefix_lens = std::move(*document.prefix_lens);
   batch.page_size = *document.page_size;
   batch.chunk_capacity = capacity_of(document);
+  check_shard(document.shard);
+  batch.shard = document.shard;
   if (document.req_to_page || document.req_pool_indices) {
     take_table(document, batch);
     check_rows(batch);
   } else {
     make_identity_table(batch);
   }
-  check_pages(batch, index_type);
   return batch;
 }
 

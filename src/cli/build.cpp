@@ -3,11 +3,14 @@
 
 #include <Kokkos_Core.hpp>
 #include <algorithm>
+#include <chunked_prefill/error.hpp>
 #include <chunked_prefill/fill.hpp>
 #include <chunked_prefill/metadata.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
-#include <numeric>
+#include <cstdlib>
+#include <string>
 
+#include "environment.hpp"
 #include "memory.hpp"
 
 namespace chunked_prefill::cli {
@@ -137,13 +140,17 @@ std::string kokkos_version() {
          '.' + std::to_string(KOKKOS_VERSION % 100);
 }
 
+std::string shard_words(const ContextShard& shard) {
+  return "rank " + std::to_string(shard.rank) + " of " + std::to_string(shard.world_size) +
+         ", interleave " + std::to_string(shard.interleave);
+}
+
 std::string policy_words(const ChunkPlan& plan) {
   std::string words = name(plan.policy());
   if (plan.policy() == Policy::packed) words += ", grain " + std::to_string(plan.grain());
   return words;
 }
 
-/// Loops that the plan will have, as far as options go together; it takes memory itself.
 std::int64_t loops_needed(const Batch& batch, const PlanOptions& options) {
   const auto ceil = [](std::int64_t dividend, std::int64_t divisor) {
     return (dividend + divisor - 1) / divisor;
@@ -155,32 +162,57 @@ std::int64_t loops_needed(const Batch& batch, const PlanOptions& options) {
     return grains_per_loop == 0 ? 0 : ceil(grains, grains_per_loop);
   }
   const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
-  const std::int64_t chunk_len = options.chunk_capacity / batch_size;
+  const std::int64_t chunk_len = batch_size == 0 ? 0 : options.chunk_capacity / batch_size;
   return chunk_len == 0 ? 0 : ceil(std::ranges::max(batch.prefix_lens), chunk_len);
 }
 
-// The plans, the tables and the slots, on the device and copied back. Counted before planning,
-// which itself takes memory for each loop.
+// The plans, the tables and the slots: of one build after another on the device, of all of them
+// copied back. Counted before planning, which itself takes memory for each loop.
 void check_memory(const Batch& batch, std::span<const PlanOptions> builds, IndexType index_type) {
   const auto batch_size = static_cast<std::int64_t>(batch.prefix_lens.size());
   if (batch_size == 0) return;
-  const std::int64_t tokens =
-      std::accumulate(batch.prefix_lens.begin(), batch.prefix_lens.end(), std::int64_t{0});
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) tokens += batch.held_tokens(i);
   std::int64_t loops = 0;
-  for (const PlanOptions& options : builds) loops += loops_needed(batch, options);
-  const double table_bytes =
-      static_cast<double>(loops) * static_cast<double>(4 * batch_size + 1) * 4;
-  const double loop_bytes = static_cast<double>(loops) * 48;
-  const double slot_bytes = static_cast<double>(builds.size()) * static_cast<double>(tokens) *
-                            static_cast<double>(bytes(index_type) + 8);
+  double on_device = 0, copied = 0;
+  for (const PlanOptions& options : builds) {
+    const std::int64_t needed = loops_needed(batch, options);
+    const double table = static_cast<double>(needed) * static_cast<double>(4 * batch_size + 1) * 4;
+    const double slots = static_cast<double>(tokens);
+    on_device = std::max(on_device, table + slots * static_cast<double>(bytes(index_type)));
+    copied += table + slots * 8 + static_cast<double>(needed) * 48;
+    loops += needed;
+  }
   require_memory("prefix_lens",
                  std::to_string(tokens) + " tokens of " + std::to_string(batch_size) +
                      " sequences in " + std::to_string(loops) + " loops",
-                 2 * table_bytes + loop_bytes + slot_bytes);
+                 on_device + copied);
+}
+
+/// What is set here goes before the environment; standard output is the report's alone.
+Kokkos::InitializationSettings kokkos_settings() {
+#ifdef KOKKOS_ENABLE_OPENMP
+  check_environment(512);  // it crashes beyond
+#else
+  check_environment(INT32_MAX);
+#endif
+#ifdef KOKKOS_ENABLE_CUDA
+  int gpus = 0;
+  const cudaError_t error = cudaGetDeviceCount(&gpus);
+  if (error != cudaSuccess || gpus == 0) {
+    throw InvalidArgument("execution space",
+                          std::string("no GPU can be used: ") + cudaGetErrorString(error));
+  }
+#endif
+  const char* const device = std::getenv("KOKKOS_DEVICE_ID");
+  if (const int devices = Kokkos::num_devices(); device != nullptr && devices > 0) {
+    impl::check_range("KOKKOS_DEVICE_ID", std::atoi(device), 0, devices - 1);
+  }
+  return Kokkos::InitializationSettings().set_disable_warnings(true).set_print_configuration(false);
 }
 
 struct Builder::State {
-  const Kokkos::ScopeGuard kokkos{Kokkos::InitializationSettings().set_disable_warnings(true)};
+  const Kokkos::ScopeGuard kokkos{kokkos_settings()};
   IndexType index_type = IndexType::int32;
   std::string execution_space;
   std::unique_ptr<DeviceBuilder> device;
@@ -225,9 +257,11 @@ std::vector<Build> build(const Batch& batch, const PlanArguments& arguments) {
   for (const Policy policy : arguments.policies) {
     wanted.push_back({.chunk_capacity = batch.chunk_capacity,
                       .policy = policy,
-                      .grain = policy == Policy::packed ? arguments.grain : 1});
+                      .grain = policy == Policy::packed ? arguments.grain : 1,
+                      .shard = batch.shard});
   }
   check_memory(batch, wanted, arguments.index_type);
+  check_pages(batch, arguments.index_type);
   for (const PlanOptions& options : wanted) {
     (void)plan_chunks(batch.prefix_lens, options);  // refused before Kokkos starts
   }

@@ -15,11 +15,10 @@
 
 namespace chunked_prefill::cli {
 
-[[nodiscard]] constexpr const char* name(Policy policy) {
-  return policy == Policy::packed ? "packed" : "equal";
-}
 /// "equal", "packed, grain 64".
 [[nodiscard]] std::string policy_words(const ChunkPlan& plan);
+/// "rank 3 of 8, interleave 1".
+[[nodiscard]] std::string shard_words(const ContextShard& shard);
 
 /// Execution spaces that Kokkos was built with, by name.
 [[nodiscard]] std::vector<std::string> execution_spaces();
@@ -63,6 +62,7 @@ struct Build {
 class Builder {
  public:
   /// \param execution_space one of `execution_spaces()`.
+  /// \throws InvalidArgument naming an environment variable that Kokkos would end the process for.
   Builder(IndexType index_type, const std::string& execution_space);
   ~Builder();
   Builder(const Builder&) = delete;
@@ -86,6 +86,10 @@ class Builder {
 /// \throws InvalidArgument as the library does, before Kokkos is initialised; also when the results
 ///   need more memory than there is.
 [[nodiscard]] std::vector<Build> build(const Batch& batch, const PlanArguments& arguments);
+
+/// Loops that a plan will have, 0 where `options` do not go together; takes no memory for each, as
+/// the plan does.
+[[nodiscard]] std::int64_t loops_needed(const Batch& batch, const PlanOptions& options);
 
 /// Refuses builds that together need more memory than there is, naming `prefix_lens`.
 void check_memory(const Batch& batch, std::span<const PlanOptions> builds, IndexType index_type);

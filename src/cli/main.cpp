@@ -77,7 +77,7 @@ std::string checked(const Batch& batch, const std::vector<Build>& builds) {
 }
 
 void plan(const PlanArguments& arguments) {
-  const Batch batch = read_batch(arguments.batch, arguments.index_type);
+  const Batch batch = read_batch(arguments.batch);
   const std::vector<Build> builds = build(batch, arguments);
   const std::string verified = arguments.check ? checked(batch, builds) : "";
 
@@ -121,7 +121,8 @@ int fail(int status, std::string_view message) {
 
 int run(int argc, const char* const* argv) {
   hold_standard_streams();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error like any other,
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file beyond the limit on its size
   try {
     const auto asked = parse_arguments(argc, argv);
     if (const auto* answer = std::get_if<Answer>(&asked)) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chunked_prefill/error.hpp>
+#include <utility>
 
+#include "memory.hpp"
 #include "text.hpp"
 
 namespace chunked_prefill::cli {
@@ -41,6 +43,19 @@ void PageCache::hold(Pages::iterator page) {
   m_running.push_back(page->first);
 }
 
+/// Before a request takes its pages, and once for many small ones. A page is an entry of the cache,
+/// with what its map and its list take, and one in the lists of its requests.
+void PageCache::ask_memory(std::int64_t pages) {
+  constexpr std::int64_t many = 1 << 19;
+  constexpr double bytes_of_page = 128;
+  m_asked += std::min(pages, m_pages);
+  if (m_asked < many) return;
+  const std::int64_t asked = std::exchange(m_asked, 0);
+  require_memory("--cache-pages",
+                 fmt::format("{} of {}", counted(asked, "page"), counted(m_page_size, "token")),
+                 bytes_of_page * static_cast<double>(asked));
+}
+
 PageCache::Prefix PageCache::start(const Request& request) {
   Prefix prefix;
   const auto pages_of = [&](std::int64_t tokens) {
@@ -48,6 +63,7 @@ PageCache::Prefix PageCache::start(const Request& request) {
   };
   if (request.blocks.empty()) {
     prefix.length = request.cached_prefix;
+    ask_memory(pages_of(prefix.length));
     for (std::int64_t k = 0; k < pages_of(prefix.length); ++k) {
       prefix.pages.push_back(take_page());
       m_own_pages.push_back(prefix.pages.back());
@@ -57,6 +73,7 @@ PageCache::Prefix PageCache::start(const Request& request) {
 
   const std::int64_t tokens = static_cast<std::int64_t>(request.blocks.size()) * Trace::block_size;
   const std::int64_t pages = pages_of(tokens);
+  ask_memory(pages);
   std::int64_t found = 0;
   for (; found < pages; ++found) {
     const auto page = m_cached.find(key(request, found));

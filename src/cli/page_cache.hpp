@@ -25,7 +25,8 @@ class PageCache {
   };
   /// Starts a request: its prefix is what earlier ones left, and its other pages are taken from the
   /// free ones. A trace without ids tells no sharing: the prefix has pages of its own.
-  /// \throws InvalidArgument naming `--cache-pages` when running requests need all pages.
+  /// \throws InvalidArgument naming `--cache-pages` when running requests need all pages, or more
+  ///   memory than there is.
   [[nodiscard]] Prefix start(const Request& request);
   /// All running requests end.
   void finish();
@@ -55,6 +56,7 @@ class PageCache {
   using Pages = std::unordered_map<Key, Page, KeyHash>;
 
   [[nodiscard]] Key key(const Request& request, std::int64_t index) const;
+  void ask_memory(std::int64_t pages);
   std::int32_t take_page();
   void hold(Pages::iterator page);
 
@@ -62,6 +64,7 @@ class PageCache {
   std::int64_t m_pages;
   std::int64_t m_made = 0;  ///< pages that were ever used, [0, m_made)
   std::int64_t m_evictions = 0;
+  std::int64_t m_asked = 0;  ///< pages since there was last asked for memory for some
   Pages m_cached;
   std::list<Key> m_unused;                ///< cached pages of no running request, oldest first
   std::vector<std::int32_t> m_free;       ///< pages without content

@@ -11,6 +11,7 @@
 
 #include "build.hpp"
 #include "check.hpp"
+#include "memory.hpp"
 #include "page_cache.hpp"
 #include "progress.hpp"
 #include "text.hpp"
@@ -50,6 +51,10 @@ void fill_batch(const std::vector<PageCache::Prefix>& prefixes, Batch& batch) {
     batch.req_pool_indices.push_back(static_cast<std::int64_t>(size - 1 - i));
     batch.max_pages = std::max(batch.max_pages, prefixes[i].pages.size());
   }
+  require_memory("--batch-size",
+                 fmt::format("{} page tables of {}", size,
+                             counted(static_cast<std::int64_t>(batch.max_pages), "page")),
+                 8. * static_cast<double>(size) * static_cast<double>(batch.max_pages));
   batch.req_to_page.assign(size * batch.max_pages, -1);
   for (std::size_t i = 0; i < size; ++i) {
     std::ranges::copy(prefixes[i].pages,
@@ -80,7 +85,10 @@ class Walk {
         m_result.interrupted = true;
         break;
       }
-      if (!start_requests()) break;
+      if (!start_requests()) {
+        m_result.interrupted = !m_trace.at_end();
+        break;
+      }
       step();
       m_cache.finish();
       progress.show(share_done(), fmt::format("{}, {}", counted(m_result.steps, "step"),
@@ -98,11 +106,19 @@ class Walk {
     Request request;
     while (static_cast<std::int64_t>(m_prefixes.size()) < m_arguments.batch_size &&
            m_trace.next(request)) {
-      m_prefixes.push_back(m_cache.start(request));
+      start(request);
       m_result.input_tokens += request.input_length;
     }
     m_result.requests += static_cast<std::int64_t>(m_prefixes.size());
     return !m_prefixes.empty();
+  }
+
+  void start(const Request& request) {
+    try {
+      m_prefixes.push_back(m_cache.start(request));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(m_trace.place(), error.what());
+    }
   }
 
   void step() {
@@ -119,16 +135,22 @@ class Walk {
     if (m_arguments.verify) verify();
   }
 
-  /// The build has a plan of one policy; the other is planned.
+  /// The build has a plan of one policy; of the other the loops are counted.
   void count_loops() {
-    const bool packed = m_options.policy == Policy::packed;
-    plan_chunks(m_batch.prefix_lens,
-                {.chunk_capacity = m_options.chunk_capacity,
-                 .policy = packed ? Policy::equal : Policy::packed},
-                m_other_plan);
-    const ChunkPlan& built = m_builder.plan();
-    m_result.equal.add((packed ? m_other_plan : built).chunked_loop_num());
-    m_result.packed.add((packed ? built : m_other_plan).chunked_loop_num());
+    const std::int64_t built = m_builder.plan().chunked_loop_num();
+    if (m_options.policy == Policy::equal) {
+      m_result.equal.add(built);
+      m_result.packed.add(loops_needed(
+          m_batch, {.chunk_capacity = m_options.chunk_capacity, .policy = Policy::packed}));
+      return;
+    }
+    m_result.packed.add(built);
+    if (std::ssize(m_batch.prefix_lens) > m_options.chunk_capacity) {
+      m_result.equal.refused = fmt::format("{} cannot be split equally among {}",
+                                           counted(m_options.chunk_capacity, "token"),
+                                           counted(std::ssize(m_batch.prefix_lens), "sequence"));
+    }
+    m_result.equal.add(loops_needed(m_batch, {.chunk_capacity = m_options.chunk_capacity}));
   }
 
   void verify() {
@@ -154,7 +176,6 @@ class Walk {
   Builder m_builder;
   Batch m_batch;
   std::vector<PageCache::Prefix> m_prefixes;
-  ChunkPlan m_other_plan;
   Replay m_result;
 };
 

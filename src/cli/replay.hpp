@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "arguments.hpp"
 #include "statistics.hpp"
@@ -11,6 +12,7 @@ namespace chunked_prefill::cli {
 
 /// Loops of the steps under one policy.
 struct LoopCount {
+  std::string refused;  ///< why the policy cannot split some step; empty where it can split all
   std::int64_t total = 0;
   std::int64_t most = 0;  ///< of one step
   Columns steps;          ///< loops of each
@@ -41,9 +43,9 @@ struct Replay {
 };
 
 /// Walks a trace in batches, as an engine with a paged cache would, and builds each step's
-/// metadata. Shows its progress on standard error where that is a terminal; an interrupt ends it
-/// after the step at hand. \throws InvalidArgument as Trace, PageCache and the library do;
-/// CheckFailed naming the step.
+/// metadata. A packed replay goes on where an equal split is not possible. Shows its progress on
+/// standard error where that is a terminal; an interrupt ends it after the step at hand. \throws
+/// InvalidArgument as Trace, PageCache and the library do; CheckFailed naming the step.
 [[nodiscard]] Replay replay_trace(const ReplayArguments& arguments);
 
 }  // namespace chunked_prefill::cli

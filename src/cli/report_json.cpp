@@ -27,6 +27,11 @@ class ObjectWriter {
     begin(name);
     put(fmt::format_int(number));
   }
+  void member(std::string_view name, const ContextShard& shard) {
+    begin(name);
+    put(fmt::format("{{\"world_size\": {}, \"rank\": {}, \"interleave\": {}}}", shard.world_size,
+                    shard.rank, shard.interleave));
+  }
   template <class T>
   void member(std::string_view name, std::span<const T> numbers) {
     begin(name);
@@ -95,6 +100,7 @@ void report_json(const Batch& batch, const Build& build, Output& output) {
   ObjectWriter object(output);
   object.member("policy", name(plan.policy()));
   object.member("grain", plan.grain());
+  object.member("shard", plan.shard());
   object.member("execution_space", build.execution_space);
   object.member("index_type", name(build.index_type));
   object.member("batch_size", plan.batch_size());

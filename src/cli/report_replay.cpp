@@ -16,10 +16,14 @@ double tokens_per_second(const Replay& replay) {
   return replay.build_seconds > 0 ? static_cast<double>(replay.tokens) / replay.build_seconds : 0;
 }
 
-std::string mean(std::int64_t total, std::int64_t steps) {
-  return steps == 0
-             ? "-"
-             : fmt::format("{:.2f}", static_cast<double>(total) / static_cast<double>(steps));
+/// A number of loops; where the policy cannot split some step, there is none.
+std::string number(const LoopCount& loops, std::int64_t number) {
+  return loops.refused.empty() ? grouped(number) : "-";
+}
+
+std::string mean(const LoopCount& loops, std::int64_t steps) {
+  if (steps == 0 || !loops.refused.empty()) return "-";
+  return fmt::format("{:.2f}", static_cast<double>(loops.total) / static_cast<double>(steps));
 }
 
 /// Seconds of a build that a share `q` of all does not exceed.
@@ -49,10 +53,11 @@ std::string report_replay_text(const ReplayArguments& arguments, const Replay& r
   };
   row("", "equal",
       arguments.grain == 1 ? std::string("packed") : fmt::format("packed/{}", arguments.grain));
-  row("loops", grouped(replay.equal.total), grouped(replay.packed.total));
-  row("  a step, mean", mean(replay.equal.total, replay.steps),
-      mean(replay.packed.total, replay.steps));
-  row("  a step, most", grouped(replay.equal.most), grouped(replay.packed.most));
+  const LoopCount &equal = replay.equal, &packed = replay.packed;
+  row("loops", number(equal, equal.total), number(packed, packed.total));
+  row("  a step, mean", mean(equal, replay.steps), mean(packed, replay.steps));
+  row("  a step, most", number(equal, equal.most), number(packed, packed.most));
+  if (!equal.refused.empty()) text += fmt::format("equal: {}\n", equal.refused);
   text += '\n';
   const auto line = [&](std::string_view name, const std::string& value) {
     text += fmt::format("{:<22}{:>24}\n", name, value);
@@ -72,31 +77,35 @@ std::string report_replay_text(const ReplayArguments& arguments, const Replay& r
 }
 
 std::string report_replay_json(const ReplayArguments& arguments, const Replay& replay) {
-  const nlohmann::ordered_json report = {{"trace", one_line(arguments.trace)},
-                                         {"policy", name(arguments.policy)},
-                                         {"grain", arguments.grain},
-                                         {"execution_space", arguments.execution_space},
-                                         {"index_type", name(arguments.index_type)},
-                                         {"batch_size", arguments.batch_size},
-                                         {"chunk_capacity", arguments.chunk_capacity},
-                                         {"page_size", arguments.page_size},
-                                         {"cache_pages", arguments.cache_pages},
-                                         {"interrupted", replay.interrupted},
-                                         {"steps", replay.steps},
-                                         {"requests", replay.requests},
-                                         {"loops_equal", replay.equal.total},
-                                         {"loops_packed", replay.packed.total},
-                                         {"most_loops_equal", replay.equal.most},
-                                         {"most_loops_packed", replay.packed.most},
-                                         {"input_tokens", replay.input_tokens},
-                                         {"tokens", replay.tokens},
-                                         {"longest_prefix", replay.longest_prefix},
-                                         {"pages_used", replay.pages_used},
-                                         {"pages_evicted", replay.evictions},
-                                         {"verified_steps", replay.verified_steps},
-                                         {"seconds_median", build_seconds(replay, 0.5)},
-                                         {"seconds_p99", build_seconds(replay, 0.99)},
-                                         {"tokens_per_second", tokens_per_second(replay)}};
+  const auto loops = [](const LoopCount& count, std::int64_t number) {
+    return count.refused.empty() ? nlohmann::ordered_json(number) : nlohmann::ordered_json();
+  };
+  const nlohmann::ordered_json report = {
+      {"trace", one_line(arguments.trace)},
+      {"policy", name(arguments.policy)},
+      {"grain", arguments.grain},
+      {"execution_space", arguments.execution_space},
+      {"index_type", name(arguments.index_type)},
+      {"batch_size", arguments.batch_size},
+      {"chunk_capacity", arguments.chunk_capacity},
+      {"page_size", arguments.page_size},
+      {"cache_pages", arguments.cache_pages},
+      {"interrupted", replay.interrupted},
+      {"steps", replay.steps},
+      {"requests", replay.requests},
+      {"loops_equal", loops(replay.equal, replay.equal.total)},
+      {"loops_packed", replay.packed.total},
+      {"most_loops_equal", loops(replay.equal, replay.equal.most)},
+      {"most_loops_packed", replay.packed.most},
+      {"input_tokens", replay.input_tokens},
+      {"tokens", replay.tokens},
+      {"longest_prefix", replay.longest_prefix},
+      {"pages_used", replay.pages_used},
+      {"pages_evicted", replay.evictions},
+      {"verified_steps", replay.verified_steps},
+      {"seconds_median", build_seconds(replay, 0.5)},
+      {"seconds_p99", build_seconds(replay, 0.99)},
+      {"tokens_per_second", tokens_per_second(replay)}};
   return report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
 }
 

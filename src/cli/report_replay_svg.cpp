@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -61,11 +60,8 @@ class Picture {
   Picture(const ReplayArguments& arguments, const Replay& replay, Output& output)
       : m_arguments(arguments),
         m_replay(replay),
-        m_curves{Curve{arguments.grain == 1 ? "packed"
-                                            : fmt::format("packed, grain {}", arguments.grain),
-                       "packed", replay.packed},
-                 Curve{"equal", "equal", replay.equal}},
-        m_most_loops(std::max<std::int64_t>({1, replay.equal.most, replay.packed.most})),
+        m_curves(curves(arguments, replay)),
+        m_most_loops(most_loops(m_curves)),
         m_left(std::max(74., 34 + text_width(grouped(m_most_loops)))),
         m_svg(output, m_left + plot_width + 40, 714, "Loops of the steps of a trace") {}
 
@@ -82,7 +78,22 @@ class Picture {
  private:
   static constexpr double plot_width = 800, plot_height = 190;
 
+  static std::vector<Curve> curves(const ReplayArguments& arguments, const Replay& replay) {
+    std::vector<Curve> curves{
+        {arguments.grain == 1 ? "packed" : fmt::format("packed, grain {}", arguments.grain),
+         "packed", replay.packed}};
+    if (replay.equal.refused.empty()) curves.push_back({"equal", "equal", replay.equal});
+    return curves;
+  }
+  static std::int64_t most_loops(const std::vector<Curve>& curves) {
+    std::int64_t most = 1;
+    for (const Curve& curve : curves) most = std::max(most, curve.loops.most);
+    return most;
+  }
+
   void legend() {
+    const std::string& refused = m_replay.equal.refused;
+    if (!refused.empty()) m_svg.text("muted", 20, 96, fmt::format("equal: none, {}", refused));
     double y = 115;
     for (const auto& [name, style_class, loops] : m_curves) {
       m_svg.put("<path class=\"line {}\" d=\"M20 {:.0f}h36\"/>\n", style_class, y - 4);
@@ -175,7 +186,7 @@ class Picture {
 
   const ReplayArguments& m_arguments;
   const Replay& m_replay;
-  std::array<Curve, 2> m_curves;  ///< as drawn: the thin line over the thick one
+  std::vector<Curve> m_curves;  ///< as drawn: the thin line over the thick one
   std::int64_t m_most_loops;
   double m_left;
   Svg m_svg;

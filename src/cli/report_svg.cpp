@@ -183,7 +183,9 @@ class Panel {
         "<rect class=\"empty\" x=\"{0:.1f}\" y=\"{1:.2f}\" width=\"{2:.0f}\" height=\"{3:.2f}\"/>\n"
         "<rect class=\"{4}\" x=\"{0:.1f}\" y=\"{1:.2f}\" width=\"{5:.2f}\" height=\"{3:.2f}\"/>\n",
         bars(), bar_y, bar_width, bar_height, tone,
-        std::max(1., bar_width * tokens / static_cast<double>(m_plan.chunk_capacity())));
+        tokens == 0
+            ? 0
+            : std::max(1., bar_width * tokens / static_cast<double>(m_plan.chunk_capacity())));
     if (row % label_step(m_cell_height, 13) != 0) return;
     svg.text("end", m_left - 10, foot, row_name(row));
     svg.text("", bars() + bar_width + 8, foot, grouped(static_cast<std::int64_t>(tokens + 0.5)));
@@ -192,7 +194,8 @@ class Panel {
   /// Whether each sequence's prefix length has room below it.
   [[nodiscard]] bool prefixes() const {
     return m_sequences.size == 1 &&
-           m_cell_width >= text_width(grouped(m_plan.max_prefix_len())) + 4;
+           m_cell_width >=
+               text_width(grouped(m_plan.shard().local_tokens(m_plan.max_prefix_len()))) + 4;
   }
 
   void sequence_axis(Svg& svg) const {
@@ -204,7 +207,7 @@ class Panel {
       const std::size_t i = m_sequences.begin(column);
       svg.text("middle", middle, foot, grouped(static_cast<std::int64_t>(i)));
       if (prefixes()) {
-        svg.text("muted middle", middle, foot + 17, grouped(m_batch.prefix_lens[i]));
+        svg.text("muted middle", middle, foot + 17, grouped(m_batch.held_tokens(i)));
       }
     }
     svg.text("muted end", m_left - 10, foot, "sequence");
@@ -260,8 +263,9 @@ void report_svg(const Batch& batch, const std::vector<Build>& builds, Output& ou
           "Which part of which sequence each loop covers");
   svg.text(
       "muted", 20, 53,
-      fmt::format("{}, chunk_capacity {}, page_size {}", counted(plan.batch_size(), "sequence"),
-                  grouped(plan.chunk_capacity()), grouped(batch.page_size)));
+      fmt::format("{}, chunk_capacity {}, page_size {}{}", counted(plan.batch_size(), "sequence"),
+                  grouped(plan.chunk_capacity()), grouped(batch.page_size),
+                  batch.shard.world_size == 1 ? "" : ", " + shard_words(batch.shard)));
   for (const Panel& panel : panels) panel.draw(svg);
   if (!note.empty()) svg.text("muted", 20, bottom + 24, note);
   svg.finish();

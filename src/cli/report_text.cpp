@@ -67,6 +67,11 @@ std::string heading(const Batch& batch, const std::vector<Build>& builds, std::s
                           counted(any.batch_size(), "sequence"),
                           counted(any.total_tokens(), "cached token"), grouped(batch.page_size)),
               width);
+  if (batch.shard.world_size > 1) {
+    text += wrapped(
+        fmt::format("{}: tokens and positions are those that it holds", shard_words(batch.shard)),
+        width);
+  }
   for (const auto& build : builds) {
     const ChunkPlan& plan = build.plan;
     text += wrapped(
@@ -154,7 +159,7 @@ std::string loop_table(const Build& build, std::size_t width) {
     const double share = static_cast<double>(plan.tokens_per_loop()[rows[r]]) /
                          static_cast<double>(plan.chunk_capacity());
     text += line(table[r + 1]);
-    if (bar_columns > 0) text += "  " + bar(share, bar_columns);
+    if (bar_columns > 0 && share > 0) text += "  " + bar(share, bar_columns);
     text += '\n';
   }
   return text;
@@ -192,7 +197,7 @@ std::size_t loops_per_mark(const Build& build, std::size_t sequence, std::size_t
 /// One sequence: `0━━━━1━━━━2━━`.
 std::string sequence_line(const Batch& batch, const Build& build, std::size_t sequence,
                           const Scale& scale) {
-  const std::int64_t prefix_len = batch.prefix_lens[sequence];
+  const std::int64_t prefix_len = batch.held_tokens(sequence);
   if (prefix_len == 0) return " empty";
   Cells cells(scale.column_after(prefix_len), "━");
   std::size_t free = 0;  // first column that no mark has taken
@@ -221,10 +226,10 @@ std::string drawing(const Batch& batch, const Build& build, std::size_t width) {
   const auto rows = shown_rows(batch.prefix_lens.size(), longest);
   const std::size_t number_width =
       std::max<std::size_t>(8, grouped(static_cast<std::int64_t>(rows.back())).size());
-  const std::size_t length_width =
-      std::max<std::size_t>(6, grouped(build.plan.max_prefix_len()).size());
+  const std::int64_t most = batch.held_tokens(longest);
+  const std::size_t length_width = std::max<std::size_t>(6, grouped(most).size());
   const std::size_t used = number_width + length_width + 5;
-  Scale scale{.columns = width - used - 1, .longest = build.plan.max_prefix_len()};
+  Scale scale{.columns = width - used - 1, .longest = std::max<std::int64_t>(most, 1)};
   scale.loops_per_mark = loops_per_mark(build, longest, scale.columns);
 
   std::string text =
@@ -232,12 +237,13 @@ std::string drawing(const Batch& batch, const Build& build, std::size_t width) {
   std::size_t next = 0;
   for (const std::size_t sequence : rows) {
     if (sequence > next) {
-      const auto left_out = std::span(batch.prefix_lens).subspan(next, sequence - next);
+      std::vector<std::int64_t> left_out;
+      for (std::size_t i = next; i < sequence; ++i) left_out.push_back(batch.held_tokens(i));
       text += fmt::format("{:>{}}  {}\n", "⋮", number_width, left_out_words(left_out, "sequence"));
     }
     next = sequence + 1;
     text += fmt::format("{:>{}}  {:>{}}  │{}\n", grouped(static_cast<std::int64_t>(sequence)),
-                        number_width, grouped(batch.prefix_lens[sequence]), length_width,
+                        number_width, grouped(batch.held_tokens(sequence)), length_width,
                         sequence_line(batch, build, sequence, scale));
   }
   const std::string end = grouped(scale.longest);

@@ -22,6 +22,15 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+std::string elided(std::string value) {
+  constexpr std::size_t most = 40;
+  if (value.size() <= most) return value;
+  value.resize(most);
+  while (!value.empty() && (value.back() & 0xC0) == 0x80) value.pop_back();  // inside a character
+  if (!value.empty() && (value.back() & 0x80) != 0) value.pop_back();
+  return value + "...";
+}
+
 std::string name_end(std::string_view name, std::size_t most) {
   if (name.size() <= most) return std::string(name);
   name.remove_prefix(name.size() - most + 3);

@@ -133,7 +133,6 @@ inline void check_shape(const ChunkShape& shape) {
 /// A plan cuts as the shape of a captured build does, for the same rank.
 inline void check_same_split(const ChunkShape& plan, const ChunkShape& shape) {
   if (plan.policy != shape.policy) {
-    const auto name = [](Policy policy) { return policy == Policy::packed ? "packed" : "equal"; };
     throw InvalidArgument("plan.policy", std::string(name(plan.policy)) + " where the shape is " +
                                              name(shape.policy));
   }

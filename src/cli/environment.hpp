@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+namespace chunked_prefill::cli {
+
+/// Judges the environment variables that Kokkos reads when it is initialised, and would end the
+/// process for, or crash.
+/// \param most_threads that its backends have room for.
+/// \throws InvalidArgument naming the variable, its value and what would have been right.
+void check_environment(std::int32_t most_threads);
+
+}  // namespace chunked_prefill::cli
