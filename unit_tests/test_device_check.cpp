@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch.hpp"
+#include "draw.hpp"
 #include "execution_spaces.hpp"
 #include "guarded_buffers.hpp"
 
@@ -343,7 +344,8 @@ TYPED_TEST(DeviceChecks, NoLoops) {
 TYPED_TEST(DeviceChecks, DrawnFaults) {
   for (std::uint32_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const auto batch = test::random_shard(seed);
+    const auto batch = test::random_batch(
+        seed, seed % 2 == 0 ? cp::Policy::equal : cp::Policy::packed, seed % 3 == 0);
     std::mt19937 random(seed);
     OnDevice device = valid(batch);
     std::optional<cp::DeviceFault> expected;
@@ -353,11 +355,11 @@ TYPED_TEST(DeviceChecks, DrawnFaults) {
       const auto page = static_cast<std::size_t>(
           random() % static_cast<std::uint32_t>((held - 1) / batch.page_size + 1));
       device.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])][page] = -2;
-      expected = {.array = Array::req_to_page,
-                  .sequence = static_cast<std::int32_t>(i),
-                  .position = static_cast<std::int64_t>(page) * batch.page_size,
-                  .value = -2,
-                  .most = device.num_pages - 1};
+      expected = cp::DeviceFault{.array = Array::req_to_page,
+                                 .sequence = static_cast<std::int32_t>(i),
+                                 .position = static_cast<std::int64_t>(page) * batch.page_size,
+                                 .value = -2,
+                                 .most = device.num_pages - 1};
     }
     CheckedBuild<TypeParam> build(batch);
     build.fill(device);
