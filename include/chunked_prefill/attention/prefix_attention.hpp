@@ -98,6 +98,15 @@ void clear_state(const Space& space, const AttentionState<Values, Lse>& state) {
   Kokkos::deep_copy(space, state.lse, -Kokkos::Experimental::infinity_v<float>);
 }
 
+/// What is done for the tokens of a loop, in this order.
+enum class AttentionStage { gather, up_project, attend, merge };
+
+namespace impl {
+struct NothingAfterStage {
+  void operator()(AttentionStage) const {}
+};
+}  // namespace impl
+
 /// Merges into `state` the attention of the queries to the cached prefixes of their sequences, loop
 /// after loop: gathers the loop's rows, up-projects them, attends, merges. Asynchronous with
 /// respect to `space` as far as Kokkos Kernels' matrix product is; the work of a loop is bounded by
@@ -106,26 +115,34 @@ void clear_state(const Space& space, const AttentionState<Values, Lse>& state) {
 /// \param metadata what `fill` built for `plan`, equal or packed, of all tokens or of one rank's:
 ///   the states of all ranks merged are the attention to the whole prefixes.
 /// \param cache (num_slots, latent_dim + rope_dim) as for `gather_rows`; `cache_scale` too.
+/// \param after_stage called with each AttentionStage of each loop when it is enqueued, such as to
+///   fence and take the time.
 /// \throws InvalidArgument naming what does not fit: a loop that is larger than `workspace`,
 ///   extents of `queries`, `layer` or `state`.
-template <ExecutionSpace Space, class MemorySpace, Index Slot, class Cache, class Values, class Lse>
+template <ExecutionSpace Space, class MemorySpace, Index Slot, class Cache, class Values, class Lse,
+          class AfterStage = impl::NothingAfterStage>
 void attend_prefix(const Space& space, const ChunkPlan& plan,
                    const ChunkedPrefillMetadata<MemorySpace, Slot>& metadata, const Cache& cache,
                    float cache_scale, const MlaLayer<MemorySpace>& layer,
                    const QueryBatch<MemorySpace>& queries,
                    const AttentionWorkspace<MemorySpace>& workspace,
-                   const AttentionState<Values, Lse>& state) {
+                   const AttentionState<Values, Lse>& state,
+                   const AfterStage& after_stage = AfterStage()) {
   impl::check_attention(layer, queries, plan.batch_size(), workspace.shape());
   const auto partial = workspace.partial(queries.query.extent(0));
   for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
     if (plan.tokens(loop) == 0) continue;
     const auto keys = workspace.keys(plan.tokens(loop));
     gather_rows(space, cache, metadata.chunk_kv_indices(loop), keys.latent, keys.rope, cache_scale);
+    after_stage(AttentionStage::gather);
     impl::up_project(space, layer, keys);
+    after_stage(AttentionStage::up_project);
     impl::attend(space, layer, queries, keys,
                  impl::KeyRanges{.cum_keys = metadata.cum_seq_lens(loop).data()}, partial.values,
                  partial.lse);
+    after_stage(AttentionStage::attend);
     merge_states(space, state, partial, state);
+    after_stage(AttentionStage::merge);
   }
 }
 
@@ -134,12 +151,14 @@ void attend_prefix(const Space& space, const ChunkPlan& plan,
 ///
 /// \param latent (query_tokens, latent_dim), \param rope (query_tokens, rope_dim), of any Element
 ///   type: the rows of the new tokens, which need not be in the cache.
+/// \param after_stage as for `attend_prefix`, of each piece.
 template <ExecutionSpace Space, class MemorySpace, class Latent, class Rope, class Values,
-          class Lse>
+          class Lse, class AfterStage = impl::NothingAfterStage>
 void attend_new_tokens(const Space& space, const Latent& latent, const Rope& rope,
                        const MlaLayer<MemorySpace>& layer, const QueryBatch<MemorySpace>& queries,
                        const AttentionWorkspace<MemorySpace>& workspace,
-                       const AttentionState<Values, Lse>& state) {
+                       const AttentionState<Values, Lse>& state,
+                       const AfterStage& after_stage = AfterStage()) {
   impl::check_attention(layer, queries, queries.batch_size(), workspace.shape());
   const std::size_t tokens = queries.query.extent(0);
   impl::check_rows("latent", latent, tokens, static_cast<std::size_t>(layer.shape.latent_dim));
@@ -151,11 +170,15 @@ void attend_new_tokens(const Space& space, const Latent& latent, const Rope& rop
     const auto keys = workspace.keys(static_cast<std::int64_t>(piece.second - piece.first));
     impl::copy_rows(space, Kokkos::subview(latent, piece, Kokkos::ALL), keys.latent);
     impl::copy_rows(space, Kokkos::subview(rope, piece, Kokkos::ALL), keys.rope);
+    after_stage(AttentionStage::gather);
     impl::up_project(space, layer, keys);
+    after_stage(AttentionStage::up_project);
     impl::attend(space, layer, queries, keys,
                  impl::KeyRanges{.first_new = static_cast<std::int32_t>(piece.first)},
                  partial.values, partial.lse);
+    after_stage(AttentionStage::attend);
     merge_states(space, state, partial, state);
+    after_stage(AttentionStage::merge);
   }
 }
 
