@@ -12,6 +12,7 @@
 #include <chunked_prefill/version.hpp>
 #include <sstream>
 
+#include "attention.hpp"
 #include "build.hpp"
 #include "output.hpp"
 #include "text.hpp"
@@ -55,16 +56,36 @@ replay after the step at hand, with the report of what was done.
 Exit status: 0 done, 1 failed verification, 2 bad usage or bad input.
 )";
 
-/// What both subcommands take, as typed, before it is judged.
+constexpr const char* attend_footer = R"(
+BATCH.json is the object that plan reads, without a shard. Its cached rows, new
+tokens, queries and weights are drawn from the seed; sizes are by default those
+of DeepSeek V3, but for its 128 heads. Each policy's step is computed as an
+engine's would be: metadata, then loop after loop the cached rows gathered, keys
+and values up-projected, attention, the results merged; at last attention to the
+new tokens. In float, whatever the cache holds.
+
+Without --json and --svg, ends with a table: loops, time of each stage with a
+fence after it, memory, and the largest difference from unchunked attention, in
+units of the largest value. That is computed in double by a serial program from
+the same cached, rounded rows, so that the tolerance of 1e-5 is that of float
+arithmetic; of long batches, for some of the new tokens and heads. An equal
+split that has no token for each sequence is left out.
+Exit status: 0 done, 1 difference above the tolerance, 2 bad usage or bad input.
+)";
+
+/// What all subcommands take, as typed, before it is judged.
 struct Typed {
   PlanArguments plan;
   ReplayArguments replay;
+  AttendArguments attend;
   std::string policy = "equal";
   std::string grain = "1";
   std::string index_type = "int32";
   std::string execution_space;
   std::string batch_size = "16", steps, chunk_capacity = "32768", page_size = "64",
               cache_pages = "1048576";
+  std::string new_tokens = "1", heads = "4", nope_dim = "128", rope_dim = "64", value_dim = "128",
+              latent_dim = "512", seed = "1", cache_type = "fp32";
 };
 
 std::string version_text() {
@@ -73,20 +94,31 @@ std::string version_text() {
                      kokkos_version(), fmt::join(spaces, ", "), default_execution_space());
 }
 
-/// Options of the library's, the same in both subcommands.
-void add_build_options(CLI::App& command, Typed& typed, const char* policies) {
-  command.add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
-      ->type_name(policies);
-  command
-      .add_option("--grain", typed.grain, "tokens that packed cuts are multiples of (default 1)")
-      ->type_name("N");
-  command.add_option("--index-type", typed.index_type, "type of the slots (default int32)")
-      ->type_name("int32|int64");
+void add_number(CLI::App& command, const char* name, std::string& value, const char* help) {
+  command.add_option(name, value, help)->type_name("N");
+}
+
+void add_grain(CLI::App& command, Typed& typed) {
+  add_number(command, "--grain", typed.grain,
+             "tokens that packed cuts are multiples of (default 1)");
+}
+
+void add_execution_space(CLI::App& command, Typed& typed) {
   command
       .add_option("--execution-space", typed.execution_space,
                   fmt::format("where the kernels run: {} (default {})",
                               fmt::join(execution_spaces(), ", "), default_execution_space()))
       ->type_name("NAME");
+}
+
+/// Options of the library's, the same in both subcommands that show what it builds.
+void add_build_options(CLI::App& command, Typed& typed, const char* policies) {
+  command.add_option("--policy", typed.policy, "how prefixes are cut into loops (default equal)")
+      ->type_name(policies);
+  add_grain(command, typed);
+  command.add_option("--index-type", typed.index_type, "type of the slots (default int32)")
+      ->type_name("int32|int64");
+  add_execution_space(command, typed);
 }
 
 CLI::App* add_plan(CLI::App& app, Typed& typed) {
@@ -106,7 +138,7 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
       app.add_subcommand("replay", "Build the prefix metadata of every step of a request trace");
   replay->add_option("TRACE", typed.replay.trace, "the trace, JSONL or CSV")->type_name("");
   const auto number = [&](const char* name, std::string& value, const char* help) {
-    replay->add_option(name, value, help)->type_name("N");
+    add_number(*replay, name, value, help);
   };
   number("--batch-size", typed.batch_size, "requests of a step (default 16)");
   number("--steps", typed.steps, "steps at most (default all)");
@@ -121,6 +153,33 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
   replay->add_option("--svg", typed.replay.svg, "draw the loops of the steps as a picture")
       ->type_name("FILE|-");
   return replay;
+}
+
+CLI::App* add_attend(CLI::App& app, Typed& typed) {
+  auto* attend = app.add_subcommand(
+      "attend", has_attention() ? "Compute a batch's attention loop by loop, and check and time it"
+                                : "Compute a batch's attention (not in this build)");
+  attend->add_option("BATCH.json", typed.attend.batch, "the batch; - for standard input")
+      ->type_name("");
+  const auto number = [&](const char* name, std::string& value, const char* help) {
+    add_number(*attend, name, value, help);
+  };
+  number("--new-tokens", typed.new_tokens, "new tokens of each sequence (default 1)");
+  number("--heads", typed.heads, "heads (default 4)");
+  number("--nope-dim", typed.nope_dim, "a head's query and key without position (default 128)");
+  number("--rope-dim", typed.rope_dim, "their part with position (default 64)");
+  number("--value-dim", typed.value_dim, "a head's value (default 128)");
+  number("--latent-dim", typed.latent_dim, "a cached row, beside --rope-dim (default 512)");
+  attend->add_option("--cache-type", typed.cache_type, "type of the cached elements (default fp32)")
+      ->type_name("fp32|bf16|fp16|fp8");
+  number("--seed", typed.seed, "of the data (default 1)");
+  add_grain(*attend, typed);
+  add_execution_space(*attend, typed);
+  attend->add_option("--json", typed.attend.json, "write the numbers as one JSON document")
+      ->type_name("FILE|-");
+  attend->add_option("--svg", typed.attend.svg, "draw the time of each stage as a picture")
+      ->type_name("FILE|-");
+  return attend;
 }
 
 /// \param marked whether a `--` ends the options, and is no argument itself.
@@ -172,12 +231,21 @@ IndexType judge_index_type(const std::string& type) {
   throw InvalidArgument("--index-type", fmt::format("\"{}\" is neither int32 nor int64", type));
 }
 
+CacheType judge_cache_type(const std::string& typed) {
+  for (const CacheType type : {CacheType::fp32, CacheType::bf16, CacheType::fp16, CacheType::fp8}) {
+    if (typed == name(type)) return type;
+  }
+  throw InvalidArgument("--cache-type",
+                        fmt::format("\"{}\" is none of fp32, bf16, fp16, fp8", typed));
+}
+
 std::string lower_case(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
 
 std::string judge_execution_space(const std::string& typed) {
+  if (typed.empty()) return default_execution_space();
   const auto spaces = execution_spaces();
   const auto found = std::find_if(spaces.begin(), spaces.end(), [&](const std::string& space) {
     return lower_case(space) == lower_case(typed);
@@ -212,9 +280,14 @@ template <class Arguments>
 void judge_build_options(const Typed& typed, bool packed, Arguments& arguments) {
   arguments.grain = judge_grain(typed.grain, packed);
   arguments.index_type = judge_index_type(typed.index_type);
-  arguments.execution_space = typed.execution_space.empty()
-                                  ? default_execution_space()
-                                  : judge_execution_space(typed.execution_space);
+  arguments.execution_space = judge_execution_space(typed.execution_space);
+}
+
+void judge_batch(const CLI::App& command, const std::string& batch) {
+  if (command.get_option("BATCH.json")->count() == 0) {
+    throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
+  }
+  if (batch.empty()) throw InvalidArgument("BATCH.json", "the file name is empty");
 }
 
 PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
@@ -222,10 +295,7 @@ PlanArguments judge_plan(const CLI::App& command, Typed& typed) {
   PlanArguments plan = typed.plan;
   plan.policies = judge_policies(typed.policy);
   judge_build_options(typed, plan.policies.back() == Policy::packed, plan);
-  if (command.get_option("BATCH.json")->count() == 0) {
-    throw InvalidArgument("BATCH.json", "missing, give a file or - for standard input");
-  }
-  if (plan.batch.empty()) throw InvalidArgument("BATCH.json", "the file name is empty");
+  judge_batch(command, plan.batch);
   judge_outputs(plan.batch, "the batch itself", plan.json, plan.svg);
   if (plan.json && plan.policies.size() > 1) {
     throw InvalidArgument("--json", "a document is of one policy, --policy both asks for two");
@@ -261,16 +331,40 @@ ReplayArguments judge_replay(const CLI::App& command, Typed& typed) {
   return replay;
 }
 
+AttendArguments judge_attend(const CLI::App& command, Typed& typed) {
+  if (!has_attention()) {
+    throw InvalidArgument("attend",
+                          "this build has no attention component, which needs Kokkos Kernels");
+  }
+  refuse_extras(command, true, "unexpected argument, one batch is attended to at a time");
+  AttendArguments attend = typed.attend;
+  constexpr std::int64_t most_heads = 1024, most_dim = 8192;
+  attend.new_tokens = judge_number("--new-tokens", typed.new_tokens, 1 << 20);
+  attend.heads = judge_number("--heads", typed.heads, most_heads);
+  attend.nope_dim = judge_number("--nope-dim", typed.nope_dim, most_dim);
+  attend.rope_dim = judge_number("--rope-dim", typed.rope_dim, most_dim);
+  attend.value_dim = judge_number("--value-dim", typed.value_dim, most_dim);
+  attend.latent_dim = judge_number("--latent-dim", typed.latent_dim, most_dim);
+  attend.cache_type = judge_cache_type(typed.cache_type);
+  attend.seed = judge_number("--seed", typed.seed, INT64_MAX);
+  attend.grain = judge_grain(typed.grain, true);
+  attend.execution_space = judge_execution_space(typed.execution_space);
+  judge_batch(command, attend.batch);
+  judge_outputs(attend.batch, "the batch itself", attend.json, attend.svg);
+  return attend;
+}
+
 }  // namespace
 
-std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(int argc,
-                                                                     const char* const* argv) {
+std::variant<PlanArguments, ReplayArguments, AttendArguments, Answer> parse_arguments(
+    int argc, const char* const* argv) {
   CLI::App app("Chunked-prefill prefix metadata for MLA attention, on Kokkos.", "chunked_prefill");
   Typed typed;
   auto* plan = add_plan(app, typed);
   auto* replay = add_replay(app, typed);
+  auto* attend = add_attend(app, typed);
   app.require_subcommand(0, 1);
-  for (auto* level : {&app, plan, replay}) {
+  for (auto* level : {&app, plan, replay, attend}) {
     level->set_version_flag("--version", version_text,
                             "print the versions of library and Kokkos, and the execution spaces");
     level->allow_extras();  // judged below, in this tool's words
@@ -287,6 +381,7 @@ std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(int argc,
     if (asked.get_name() == "CallForHelp") {
       if (plan->parsed() > 0) answer += plan_footer;
       if (replay->parsed() > 0) answer += replay_footer;
+      if (attend->parsed() > 0) answer += attend_footer;
     }
     return Answer{answer};
   } catch (const CLI::ArgumentMismatch& error) {
@@ -296,10 +391,11 @@ std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(int argc,
     throw InvalidArgument("arguments", error.what());
   }
 
-  refuse_extras(app, false, "unknown subcommand, there are plan and replay");
+  refuse_extras(app, false, "unknown subcommand, there are plan, replay and attend");
   if (plan->parsed() > 0) return judge_plan(*plan, typed);
   if (replay->parsed() > 0) return judge_replay(*replay, typed);
-  throw InvalidArgument("subcommand", "missing, there are plan and replay; see --help");
+  if (attend->parsed() > 0) return judge_attend(*attend, typed);
+  throw InvalidArgument("subcommand", "missing, there are plan, replay and attend; see --help");
 }
 
 }  // namespace chunked_prefill::cli

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "cache_type.hpp"
 #include "index_type.hpp"
 
 namespace chunked_prefill::cli {
@@ -41,6 +42,22 @@ struct ReplayArguments {
   std::optional<std::string> svg;   ///< path, `-` for standard output
 };
 
+/// What `chunked_prefill attend` was asked to do.
+struct AttendArguments {
+  std::string batch;                           ///< path of the batch, `-` for standard input
+  std::int64_t grain = 1;                      ///< of the packed policy
+  std::int64_t new_tokens = 1;                 ///< of each sequence
+  std::int64_t heads = 4;                      ///< and of each of them
+  std::int64_t nope_dim = 128, rope_dim = 64;  ///< its query and key,
+  std::int64_t value_dim = 128;                ///< its value
+  std::int64_t latent_dim = 512;               ///< of a cached row, beside rope_dim
+  CacheType cache_type = CacheType::fp32;
+  std::int64_t seed = 1;
+  std::string execution_space;      ///< one of `execution_spaces()`
+  std::optional<std::string> json;  ///< path, `-` for standard output
+  std::optional<std::string> svg;   ///< path, `-` for standard output
+};
+
 /// A text that was asked for instead of work: the help or the version.
 struct Answer {
   std::string text;
@@ -48,7 +65,7 @@ struct Answer {
 
 /// Reads the command line.
 /// \throws InvalidArgument naming the option or argument at fault.
-[[nodiscard]] std::variant<PlanArguments, ReplayArguments, Answer> parse_arguments(
+[[nodiscard]] std::variant<PlanArguments, ReplayArguments, AttendArguments, Answer> parse_arguments(
     int argc, const char* const* argv);
 
 }  // namespace chunked_prefill::cli

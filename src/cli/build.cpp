@@ -6,29 +6,15 @@
 #include <chunked_prefill/error.hpp>
 #include <chunked_prefill/fill.hpp>
 #include <chunked_prefill/metadata.hpp>
-#include <chunked_prefill/paged_prefix.hpp>
 #include <cstdlib>
 #include <string>
 
+#include "device.hpp"
 #include "environment.hpp"
 #include "memory.hpp"
 
 namespace chunked_prefill::cli {
 namespace {
-
-/// A copy of `values` where `MemorySpace` can reach them; the values themselves where it can
-/// already.
-template <class MemorySpace, class T>
-auto on_device(const std::vector<T>& values) {
-  return Kokkos::create_mirror_view_and_copy(
-      MemorySpace(), array_view<Kokkos::HostSpace>(values.data(), values.size()));
-}
-
-template <class To, class View>
-std::vector<To> to_host(const View& device) {
-  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), device);
-  return std::vector<To>(host.data(), host.data() + host.size());
-}
 
 template <class View>
 Table to_table(const View& device) {
@@ -48,20 +34,9 @@ class DeviceBuilder {
 template <class Space, class Slot>
 class BuilderOn : public DeviceBuilder {
  public:
-  void copy_in(const Batch& batch) override {
-    m_prefix_lens = on_device<MemorySpace>(batch.prefix_lens);
-    m_req_pool_indices = on_device<MemorySpace>(batch.req_pool_indices);
-    m_page_ids = on_device<MemorySpace>(batch.req_to_page);
-    m_max_requests = batch.max_requests;
-    m_max_pages = batch.max_pages;
-    m_page_size = batch.page_size;
-  }
+  void copy_in(const Batch& batch) override { m_batch = DeviceBatch<MemorySpace>(batch); }
   void fill(const ChunkPlan& plan) override {
-    const PagedPrefix prefix{
-        m_prefix_lens,
-        page_table<MemorySpace>(m_page_ids.data(), m_max_requests, m_max_pages, m_max_pages),
-        m_req_pool_indices, m_page_size};
-    chunked_prefill::fill(m_space, plan, prefix, m_metadata);
+    chunked_prefill::fill(m_space, plan, m_batch.prefix(), m_metadata);
     m_space.fence("chunked_prefill::cli::build");
   }
   void read_back(Build& result) const override {
@@ -76,14 +51,9 @@ class BuilderOn : public DeviceBuilder {
 
  private:
   using MemorySpace = typename Space::memory_space;
-  template <class T>
-  using Input = decltype(on_device<MemorySpace>(std::vector<T>()));
 
   const Space m_space{};
-  Input<std::int32_t> m_prefix_lens, m_page_ids;
-  Input<std::int64_t> m_req_pool_indices;
-  std::size_t m_max_requests = 0, m_max_pages = 0;
-  std::int64_t m_page_size = 1;
+  DeviceBatch<MemorySpace> m_batch;
   ChunkedPrefillMetadata<MemorySpace, Slot> m_metadata;
 };
 
@@ -103,26 +73,9 @@ Backend backend() {
 }
 
 std::vector<Backend> backends() {
-  return {
-#ifdef KOKKOS_ENABLE_SERIAL
-      backend<Kokkos::Serial>(),
-#endif
-#ifdef KOKKOS_ENABLE_OPENMP
-      backend<Kokkos::OpenMP>(),
-#endif
-#ifdef KOKKOS_ENABLE_THREADS
-      backend<Kokkos::Threads>(),
-#endif
-#ifdef KOKKOS_ENABLE_CUDA
-      backend<Kokkos::Cuda>(),
-#endif
-#ifdef KOKKOS_ENABLE_HIP
-      backend<Kokkos::HIP>(),
-#endif
-#ifdef KOKKOS_ENABLE_SYCL
-      backend<Kokkos::SYCL>(),
-#endif
-  };
+  std::vector<Backend> all;
+  for_each_execution_space([&]<class Space>() { all.push_back(backend<Space>()); });
+  return all;
 }
 
 }  // namespace
@@ -189,7 +142,6 @@ void check_memory(const Batch& batch, std::span<const PlanOptions> builds, Index
                  on_device + copied);
 }
 
-/// What is set here goes before the environment; standard output is the report's alone.
 Kokkos::InitializationSettings kokkos_settings() {
 #ifdef KOKKOS_ENABLE_OPENMP
   check_environment(512);  // it crashes beyond

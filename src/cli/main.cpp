@@ -15,11 +15,14 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "attend.hpp"
 #include "batch.hpp"
 #include "build.hpp"
 #include "check.hpp"
 #include "output.hpp"
 #include "replay.hpp"
+#include "report_attend.hpp"
+#include "report_attend_svg.hpp"
 #include "report_json.hpp"
 #include "report_replay.hpp"
 #include "report_replay_svg.hpp"
@@ -104,6 +107,17 @@ void replay(const ReplayArguments& arguments) {
   documents.commit();
 }
 
+void attend(const AttendArguments& arguments) {
+  const Batch batch = read_batch(arguments.batch);
+  Documents documents(arguments);
+  const Attended result = attend(batch, arguments);
+  if (documents.json) documents.json->write(report_attend_json(batch, arguments, result));
+  if (documents.svg) report_attend_svg(batch, arguments, result, *documents.svg);
+  if (!documents.json && !documents.svg) print(report_attend_text(batch, arguments, result));
+  documents.finish();
+  documents.commit();
+}
+
 /// A stream that the caller closed would be the next file opened here. It is held by one that, like
 /// it, can be neither read nor written.
 void hold_standard_streams() {
@@ -129,6 +143,8 @@ int run(int argc, const char* const* argv) {
       print(answer->text);
     } else if (const auto* trace = std::get_if<ReplayArguments>(&asked)) {
       replay(*trace);
+    } else if (const auto* step = std::get_if<AttendArguments>(&asked)) {
+      attend(*step);
     } else {
       plan(std::get<PlanArguments>(asked));
     }

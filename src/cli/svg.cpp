@@ -27,6 +27,8 @@ constexpr const char* style = R"(<style>
   .line.packed { stroke: #c2410c; stroke-width: 3; stroke-dasharray: 10 2.5; }
   .band.equal { fill: #0b62b8; }
   .band.packed { fill: #c2410c; }
+  .bar.equal { fill: #0b62b8; }
+  .bar.packed { fill: #c2410c; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; }
     .muted { fill: #9aa5b1; }
@@ -41,6 +43,8 @@ constexpr const char* style = R"(<style>
     .line.packed { stroke: #ffa657; }
     .band.equal { fill: #58a6ff; }
     .band.packed { fill: #ffa657; }
+    .bar.equal { fill: #58a6ff; }
+    .bar.packed { fill: #ffa657; }
   }
 </style>
 )";

@@ -4,7 +4,7 @@
 #
 # Uses the project in every way that others do, static and shared: installed and found with
 # find_package, as a subdirectory, with the unit and the perf tests built alone against the
-# installed package, and with the README's own program.
+# installed package, and with the README's own programs.
 set -euo pipefail
 
 root=$(cd "${BASH_SOURCE[0]%/*}/../.." && pwd)
@@ -52,11 +52,17 @@ fenced() {
         inside && $0 == "```" { exit }
         inside' "$root/README.md"
 }
-readme=$work/readme-source
-mkdir -p "$readme"
-fenced cpp "## Use it from C++" >"$readme/main.cpp"
-fenced cmake "## Use it from C++" >"$readme/CMakeLists.txt"
-echo "== README"
-cmake -S "$readme" -B "$work/readme" "${options[@]}" "-DChunkedPrefill_ROOT=$work/static-prefix"
-cmake --build "$work/readme"
-diff <("$work/readme/engine") <(fenced "" "It prints")
+readme() { # readme NAME SECTION OUTPUT: builds and runs a section's program
+    echo "== $1"
+    mkdir -p "$work/$1-source"
+    fenced cpp "$2" >"$work/$1-source/main.cpp"
+    fenced cmake "$2" >"$work/$1-source/CMakeLists.txt"
+    cmake -S "$work/$1-source" -B "$work/$1" "${options[@]}" "-DChunkedPrefill_ROOT=$work/static-prefix"
+    cmake --build "$work/$1"
+    diff <("$work/$1/engine") <(fenced "" "$3")
+}
+readme readme "## Use it from C++" "It prints"
+if [ -n "$(find "$work/static-prefix" -name ChunkedPrefillAttentionTargets.cmake)" ]; then
+    readme readme-attention "## The attention component" \
+        "Its output, the LSE of the merged state being in base e again:"
+fi
