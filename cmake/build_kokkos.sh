@@ -4,16 +4,20 @@ set -euo pipefail
 
 usage() {
     cat <<'END'
-usage: cmake/build_kokkos.sh PREFIX [--openmp] [--cuda ARCH] [--cxx COMPILER] [--cmake CMAKE]
-                             [--pip PIP] [--downloads DIR]
+usage: cmake/build_kokkos.sh PREFIX [--openmp | --threads] [--cuda ARCH] [--bounds-checks]
+                             [--cxx COMPILER] [--cxx-flags FLAGS] [--cmake CMAKE] [--pip PIP]
+                             [--downloads DIR]
 
 Builds Kokkos 4.5.1 from the source distribution of the PyPI package pycompadre, which carries it,
 and installs it into PREFIX. Does nothing when PREFIX holds this very build.
 
   --openmp         the OpenMP backend beside Serial
+  --threads        the Threads backend beside Serial
   --cuda ARCH      the CUDA backend for one of Kokkos's architectures, such as HOPPER90, or for that
                    of the GPU here (auto)
+  --bounds-checks  Views refuse an index outside their extents
   --cxx COMPILER   the (host) compiler, default $CXX or g++
+  --cxx-flags FLAGS  handed to it
   --cmake CMAKE    default cmake
   --pip PIP        default python3 -m pip
   --downloads DIR  where the source distribution is kept, default PREFIX/..
@@ -27,13 +31,17 @@ here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 package=pycompadre-1.7.6
 sha256=c766ec4d445ce076069be4b8c51a23ffac4ee79ea949ca86446bfd8c299b154c
 
-prefix='' openmp=OFF cuda='' cxx=${CXX:-g++} cmake=cmake pip='' downloads=''
+prefix='' openmp=OFF threads=OFF cuda='' bounds_checks=OFF cxx=${CXX:-g++} cxx_flags='' cmake=cmake
+pip='' downloads=''
 while [ $# -gt 0 ]; do
     case $1 in
     --openmp) openmp=ON ;;
-    --cuda | --cxx | --cmake | --pip | --downloads)
+    --threads) threads=ON ;;
+    --bounds-checks) bounds_checks=ON ;;
+    --cuda | --cxx | --cxx-flags | --cmake | --pip | --downloads)
         [ $# -ge 2 ] || fail "$1 needs a value"
-        declare "${1#--}=$2"
+        option=${1#--}
+        declare "${option//-/_}=$2"
         shift
         ;;
     -h | --help) usage && exit ;;
@@ -48,7 +56,8 @@ prefix=$(cd "$prefix" && pwd)
 downloads=${downloads:-${prefix%/*}}
 logs=$prefix/log
 
-build="$package openmp=$openmp cuda=$cuda cxx=$cxx $($cxx --version | head -n 1)"
+build="$package openmp=$openmp threads=$threads cuda=$cuda bounds_checks=$bounds_checks cxx=$cxx"
+build+=" $cxx_flags $($cxx --version | head -n 1)"
 [ "$(cat "$prefix/.build" 2>/dev/null)" != "$build" ] || exit 0
 rm -f "$prefix/.build"
 
@@ -87,10 +96,13 @@ options=(
     -DCMAKE_CXX_STANDARD=20
     -DCMAKE_POSITION_INDEPENDENT_CODE=ON
     "-DCMAKE_CXX_COMPILER=$cxx"
+    "-DCMAKE_CXX_FLAGS=$cxx_flags"
     "-DCMAKE_INSTALL_PREFIX=$prefix"
     -DCMAKE_INSTALL_LIBDIR=lib
     -DKokkos_ENABLE_SERIAL=ON
-    -DKokkos_ENABLE_OPENMP="$openmp")
+    -DKokkos_ENABLE_OPENMP="$openmp"
+    -DKokkos_ENABLE_THREADS="$threads"
+    -DKokkos_ENABLE_DEBUG_BOUNDS_CHECK="$bounds_checks")
 if [ -n "$cuda" ]; then
     nvcc=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     at_least "$nvcc" 13 && edit_for_cuda_13
@@ -99,7 +111,8 @@ if [ -n "$cuda" ]; then
     [ "$cuda" = auto ] || options+=("-DKokkos_ARCH_$cuda=ON")
 fi
 advice="or set Kokkos_ROOT to an installed Kokkos 4.5 or newer"
-step "Configuring Kokkos 4.5.1 (Serial$([ $openmp = OFF ] || echo ", OpenMP")${cuda:+, CUDA $cuda})" \
+backends="Serial$([ $openmp = OFF ] || echo ", OpenMP")$([ $threads = OFF ] || echo ", Threads")"
+step "Configuring Kokkos 4.5.1 ($backends${cuda:+, CUDA $cuda})" \
     "$advice" "$logs/configure.log" "$cmake" -S . -B build "${options[@]}"
 step "Building Kokkos 4.5.1" "$advice" "$logs/build.log" "$cmake" --build build -j "$(nproc)"
 step "Installing Kokkos 4.5.1 into $prefix" "$advice" "$logs/install.log" "$cmake" --install build
