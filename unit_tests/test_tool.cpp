@@ -834,7 +834,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Options, ToolRefuses,
     ::testing::Values(
-        Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is outside [1, 32768]",
+        Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is beyond chunk_capacity 32768",
                 "--policy packed --grain 40000"},
         Refusal{"Policy", two(""), "--policy: \"fair\" is none of equal, packed, both",
                 "--policy fair"},
@@ -874,7 +874,7 @@ TEST_F(Tool, RefusesWhatBothPoliciesCannotGive) {
   write("batch.json", two(""));
   for (const std::string svg : {"", " --svg out.svg"}) {
     expect_refused(plan("batch.json --policy both --grain 40000" + svg),
-                   "grain: 40000 is outside [1, 32768]");
+                   "grain: 40000 is beyond chunk_capacity 32768");
   }
   expect_refused(plan("batch.json --policy both --svg nowhere/out"),
                  "nowhere/out: cannot be written: No such file or directory");
