@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "batch.hpp"
+#include "draw.hpp"
 #include "execution_spaces.hpp"
 #include "guarded_buffers.hpp"
 #include "recorder.hpp"
@@ -46,7 +47,7 @@ template <class Check>
 void for_drawn_batches(std::uint32_t count, const Check& check) {
   for (std::uint32_t seed = 0; seed < count; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    check(seed % 2 == 0 ? test::random_batch(seed) : test::random_packed_batch(seed));
+    check(seed % 2 == 0 ? test::random_batch(seed) : test::random_batch(seed, cp::Policy::packed));
     if (::testing::Test::HasFailure()) return;
   }
 }
@@ -378,7 +379,7 @@ void cuts_on_the_unit() {
   }
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    expect_cut_on_the_grain<Space>(test::random_packed_batch(seed));
+    expect_cut_on_the_grain<Space>(test::random_batch(seed, cp::Policy::packed));
     if (::testing::Test::HasFailure()) return;
   }
   // An equal split cuts wherever it must, and says so.
