@@ -8,8 +8,9 @@ usage: cmake/build_kokkos.sh PREFIX [--openmp | --threads] [--cuda ARCH] [--kern
                              [--bounds-checks] [--cxx COMPILER] [--cxx-flags FLAGS]
                              [--cmake CMAKE] [--pip PIP] [--downloads DIR]
 
-Builds Kokkos 4.5.1, and on request Kokkos Kernels, from the source distribution of the PyPI package pycompadre, which carries
-them, and installs it into PREFIX. Does nothing when PREFIX holds this very build.
+Builds Kokkos 4.5.1, and on request Kokkos Kernels, from the source distribution of the PyPI package
+pycompadre, which carries both, and installs into PREFIX. Does nothing when PREFIX holds this very
+build.
 
   --openmp         the OpenMP backend beside Serial
   --threads        the Threads backend beside Serial
@@ -32,8 +33,8 @@ here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 package=pycompadre-1.7.6
 sha256=c766ec4d445ce076069be4b8c51a23ffac4ee79ea949ca86446bfd8c299b154c
 
-prefix='' openmp=OFF threads=OFF cuda='' kernels=OFF bounds_checks=OFF cxx=${CXX:-g++} cxx_flags='' cmake=cmake
-pip='' downloads=''
+prefix='' openmp=OFF threads=OFF cuda='' kernels=OFF bounds_checks=OFF cxx=${CXX:-g++}
+cxx_flags='' cmake=cmake pip='' downloads=''
 while [ $# -gt 0 ]; do
     case $1 in
     --openmp) openmp=ON ;;

@@ -91,6 +91,10 @@ class Planner {
     impl::check_range("batch_size", static_cast<std::int64_t>(batch_size), 0, INT32_MAX);
     impl::check_shard(options.shard);
     if (options.policy == Policy::packed) {
+      if (options.grain > capacity) {
+        throw InvalidArgument("grain", std::to_string(options.grain) +
+                                           " is beyond chunk_capacity " + std::to_string(capacity));
+      }
       impl::check_range("grain", options.grain, 1, capacity);
       return;
     }
@@ -268,7 +272,8 @@ class Planner {
           static_cast<std::int64_t>(loop) * chunk_len, std::int64_t{plan.m_max_prefix_len})));
     };
     std::int32_t cut_after = cut(tokens.size());
-    for (std::size_t loop = tokens.size(); loop-- > 0;) {
+    for (std::size_t loop = tokens.size(); loop > 0;) {
+      --loop;
       const auto ending = static_cast<std::int32_t>(tokens[loop] >> half);
       const auto rest = static_cast<std::int32_t>(tokens[loop]);
       const std::int32_t cut_before = cut(loop);

@@ -57,6 +57,8 @@ struct GuardedBuffers {
       }
     }
   }
+  /// Nothing was written.
+  void expect_untouched() const { expect_only_written({}); }
   /// Everything `sizes` asks for was written, and nothing else.
   void expect_only_written(const cp::MetadataSizes& sizes) const {
     expect_guards(starts, sizes.starts);

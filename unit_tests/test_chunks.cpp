@@ -35,38 +35,6 @@ TYPED_TEST(Chunks, WorkedByHand) {
   worked_by_hand<TypeParam, std::int64_t>();
 }
 
-// Rows are contiguous on every backend: row 1 through its pointer is row 1.
-template <class Space>
-void rows_are_contiguous() {
-  using MemorySpace = typename Space::memory_space;
-  const auto lens = test::to_device<std::int32_t, MemorySpace>(std::vector{5, 11, 7, 12});
-  const Space space;
-  const auto chunks = cp::chunking(space, lens, 3, 4);
-  space.fence();
-  // Reads `columns` elements from where row 1 must begin.
-  const auto row = [](const auto& table, std::size_t columns) {
-    return test::to_host(cp::array_view<MemorySpace>(table.data() + columns, columns));
-  };
-  EXPECT_EQ(row(chunks.len_in_chunk, 4), (std::vector{1, 4, 3, 4}));
-  EXPECT_EQ(row(chunks.cum_seq_lens, 5), (std::vector{0, 1, 5, 8, 12}));
-  EXPECT_TRUE(chunks.starts.span_is_contiguous());
-  EXPECT_EQ(chunks.cum_seq_lens.stride(0), 5u);
-  EXPECT_EQ(chunks.cum_seq_lens.stride(1), 1u);
-}
-
-TYPED_TEST(Chunks, RowsAreContiguous) { rows_are_contiguous<TypeParam>(); }
-
-TYPED_TEST(Chunks, NoSequencesOrNoLoops) {
-  const TypeParam space;
-  using MemorySpace = typename TypeParam::memory_space;
-  const cp::Array1D<std::int32_t, MemorySpace> nobody("test::nobody", 0);
-  const auto no_sequences = cp::chunking(space, nobody, 3, 4);
-  space.fence();
-  EXPECT_EQ(test::to_host_rows(no_sequences.cum_seq_lens), (Rows{{0}, {0}, {0}}));
-  const auto lens = test::to_device<std::int32_t, MemorySpace>(std::vector{5, 11});
-  EXPECT_EQ(cp::chunking(space, lens, 0, 4).chunked_loop_num(), 0);
-}
-
 // The host's twin equals the device's table element for element.
 TYPED_TEST(Chunks, HostTwin) {
   using MemorySpace = typename TypeParam::memory_space;

@@ -69,40 +69,6 @@ TYPED_TEST(KvIndices, ManyTiles) {
   EXPECT_EQ((test::build<TypeParam>(batch)), test::oracle(batch));
 }
 
-// More sequences than one dimension of a launch may count.
-TYPED_TEST(KvIndices, LargeBatch) {
-  const auto batch = test::make_batch(std::vector<std::int32_t>(80000, 16), 1280000, 16);
-  const auto result = test::build<TypeParam>(batch);
-  EXPECT_EQ(result.cum_seq_lens.at(0).back(), 1280000);
-  EXPECT_EQ(result, test::oracle(batch));
-}
-
-// Products are widened before they are taken. Page 33,554,431 of 64 tokens ends at slot 2^31 - 1.
-template <class Space, class Slot>
-std::vector<Slot> slots_of_page(std::int32_t page_id) {
-  using MemorySpace = typename Space::memory_space;
-  const test::Batch batch{.prefix_lens = {64},
-                          .chunk_capacity = 64,
-                          .page_size = 64,
-                          .req_to_page = {{page_id}},
-                          .req_pool_indices = {0}};
-  const test::DeviceBatch<MemorySpace> device(batch);
-  cp::ChunkedPrefillMetadata<MemorySpace, Slot> metadata;
-  const Space space;
-  cp::fill(space, cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 64}), device.prefix(),
-           metadata);
-  space.fence();
-  return test::to_host(metadata.chunk_kv_indices());
-}
-
-TYPED_TEST(KvIndices, SlotsAroundTwoToThe31) {
-  EXPECT_EQ((slots_of_page<TypeParam, std::int32_t>(33554431).back()), 2147483647);
-  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(33554431).back()), 2147483647);
-  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(33554432).front()), 2147483648);
-  EXPECT_EQ((slots_of_page<TypeParam, std::int64_t>(INT32_MAX).back()),
-            std::int64_t{INT32_MAX} * 64 + 63);
-}
-
 // Tiles of several steps, as large batches have: every kind of page, slot type and alignment,
 // through the host's caches and past them. The chunk table comes from a build, the slots are
 // written again by a launch with the tile given.

@@ -6,6 +6,7 @@
 
 #include "batch.hpp"
 #include "execution_spaces.hpp"
+#include "recorder.hpp"
 
 // What a build costs, as Kokkos Tools sees it.
 
@@ -14,46 +15,8 @@ namespace {
 namespace cp = chunked_prefill;
 namespace tools = Kokkos::Tools::Experimental;
 
-struct Events {
-  std::vector<std::string> kernels;
-  std::vector<std::uint32_t> devices;  // of each kernel
-  std::vector<std::string> fences, allocations, copies;
-};
-
-/// Records every event between construction and destruction.
-class Recorder {
- public:
-  Recorder() {
-    s_events = {};
-    const auto on_kernel = [](const char* name, std::uint32_t device, std::uint64_t*) {
-      s_events.kernels.emplace_back(name);
-      s_events.devices.push_back(device);
-    };
-    tools::set_begin_parallel_for_callback(on_kernel);
-    tools::set_begin_parallel_scan_callback(on_kernel);
-    tools::set_begin_parallel_reduce_callback(on_kernel);
-    tools::set_begin_fence_callback([](const char* name, std::uint32_t, std::uint64_t*) {
-      s_events.fences.emplace_back(name);
-    });
-    tools::set_allocate_data_callback(
-        [](Kokkos_Profiling_SpaceHandle, const char* label, const void*, std::uint64_t bytes) {
-          // Kokkos announces the team scratch of every team launch, of 0 bytes where none is used.
-          if (bytes > 0) s_events.allocations.emplace_back(label);
-        });
-    tools::set_begin_deep_copy_callback([](Kokkos_Profiling_SpaceHandle, const char* label,
-                                           const void*, Kokkos_Profiling_SpaceHandle, const char*,
-                                           const void*,
-                                           std::uint64_t) { s_events.copies.emplace_back(label); });
-  }
-  ~Recorder() { tools::pause_tools(); }
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
-
-  [[nodiscard]] const Events& events() const { return s_events; }
-
- private:
-  static inline Events s_events;
-};
+using test::Events;
+using test::Recorder;
 
 template <class Space>
 class Launches : public ::testing::Test {};

@@ -40,8 +40,6 @@ TEST(PlanChunks, WorkedByHand) {
   EXPECT_EQ(plan.seq_range(0), (cp::SeqRange{1, 4}));
   EXPECT_EQ(plan.seq_range(1), (cp::SeqRange{1, 2}));
   EXPECT_EQ(vector(plan.non_empty_seqs_per_loop()), (Lens{2, 1}));
-  EXPECT_TRUE(plan.has_empty_seq(0));
-  EXPECT_TRUE(plan.has_empty_seq(1));
 }
 
 TEST(PlanChunks, LongestSequenceIsTheFirstOfEquals) {
@@ -56,53 +54,6 @@ TEST(PlanChunks, NoEmptySequence) {
   EXPECT_EQ(plan.seq_range(3), (cp::SeqRange{3, 4}));
 }
 
-// Sequences whose prefix ended earlier carry nothing into later loops.
-TEST(PlanChunks, SequencesThatEndedEarlier) {
-  const auto plan = cp::plan_chunks(Lens{10752, 5909, 2471, 18993, 12526, 20001, 15570, 2781},
-                                    {.chunk_capacity = 32768});
-  EXPECT_EQ(plan.chunk_len(), 4096);
-  EXPECT_EQ(vector(plan.tokens_per_loop()),
-            (std::vector<std::int64_t>{29828, 22293, 18944, 11712, 6226}));
-  EXPECT_EQ(vector(plan.max_chunk_len_per_loop()), (Lens{4096, 4096, 4096, 4096, 3617}));
-}
-
-// One long prefix multiplies the loops of everybody.
-TEST(PlanChunks, OneLongPrefix) {
-  Lens short_ones(32, 16);
-  short_ones[0] = 60000;
-  const auto plan = cp::plan_chunks(short_ones, {.chunk_capacity = 65536});
-  EXPECT_EQ(plan.chunked_loop_num(), 30);
-  EXPECT_EQ(plan.tokens(0), 2544);
-  Lens longer_ones(8, 1000);
-  longer_ones[0] = 60000;
-  EXPECT_EQ(cp::plan_chunks(longer_ones, {.chunk_capacity = 65536}).chunked_loop_num(), 8);
-}
-
-// No loop holds more than the workspace does.
-TEST(PlanChunks, NoLoopBeyondCapacity) {
-  const auto plan = cp::plan_chunks(Lens(12, 7021), {.chunk_capacity = 15360});
-  EXPECT_EQ(plan.chunk_len(), 1280);
-  EXPECT_EQ(vector(plan.tokens_per_loop()),
-            (std::vector<std::int64_t>{15360, 15360, 15360, 15360, 15360, 7452}));
-}
-
-// More sequences than one dimension of a launch may count.
-TEST(PlanChunks, LargeBatch) {
-  const auto plan = cp::plan_chunks(Lens(80000, 16), {.chunk_capacity = 1280000});
-  EXPECT_EQ(plan.chunk_len(), 16);
-  EXPECT_EQ(plan.chunked_loop_num(), 1);
-  EXPECT_EQ(plan.total_tokens(), 1280000);
-}
-
-TEST(PlanChunks, NothingCached) {
-  for (const Lens& lens : {Lens{}, Lens{0, 0}}) {
-    const auto plan = cp::plan_chunks(lens, {.chunk_capacity = 1024});
-    EXPECT_EQ(plan.chunked_loop_num(), 0);
-    EXPECT_EQ(plan.total_tokens(), 0);
-    EXPECT_EQ(plan.batch_size(), static_cast<std::int32_t>(lens.size()));
-  }
-}
-
 TEST(PlanChunks, Extremes) {
   const auto plan = cp::plan_chunks(Lens{INT32_MAX, 1}, {.chunk_capacity = INT32_MAX});
   EXPECT_EQ(plan.chunk_len(), INT32_MAX / 2);
@@ -111,15 +62,6 @@ TEST(PlanChunks, Extremes) {
   EXPECT_EQ(plan.total_tokens(), std::int64_t{INT32_MAX} + 1);
   const auto wide = cp::plan_chunks(Lens(5, INT32_MAX), {.chunk_capacity = INT32_MAX});
   EXPECT_EQ(wide.total_tokens(), 5 * std::int64_t{INT32_MAX});
-}
-
-TEST(PlanChunks, Int64LengthsGiveTheSame) {
-  const Lens narrow{256, 512, 768, 1024};
-  const std::vector<std::int64_t> wide(narrow.begin(), narrow.end());
-  const auto a = cp::plan_chunks(narrow, {.chunk_capacity = 1024});
-  const auto b = cp::plan_chunks(wide, {.chunk_capacity = 1024});
-  EXPECT_EQ(vector(a.offsets()), vector(b.offsets()));
-  EXPECT_EQ(vector(a.max_chunk_len_per_loop()), vector(b.max_chunk_len_per_loop()));
 }
 
 TEST(PlanChunks, WarmPlanIsReused) {

@@ -9,6 +9,7 @@
 #include "batch.hpp"
 #include "draw.hpp"
 #include "execution_spaces.hpp"
+#include "recorder.hpp"
 
 // What one rank of a context-parallel group gets.
 namespace {
@@ -64,12 +65,7 @@ TEST(Shard, ALoopThatTheRankHasNothingOf) {
 
 TEST(Shard, RefusesByName) {
   const auto refusal = [](const cp::ContextShard& shard) {
-    try {
-      (void)cp::plan_chunks(Lens{1}, {.shard = shard});
-    } catch (const cp::InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("none");
+    return test::refusal([&] { (void)cp::plan_chunks(Lens{1}, {.shard = shard}); });
   };
   EXPECT_EQ(refusal({.world_size = 0}), "shard.world_size: 0 is outside [1, 2147483647]");
   EXPECT_EQ(refusal({.world_size = 2, .rank = 2}), "shard.rank: 2 is outside [0, 1]");
@@ -77,8 +73,8 @@ TEST(Shard, RefusesByName) {
   EXPECT_EQ(refusal({.interleave = 0}), "shard.interleave: 0 is outside [1, 2147483647]");
   EXPECT_EQ(refusal({.world_size = 65536, .interleave = 32768}),
             "shard.interleave: 32768 is outside [1, 32767]");
-  EXPECT_EQ(refusal({.world_size = INT32_MAX, .rank = INT32_MAX - 1}), "none");
-  EXPECT_EQ(refusal({.interleave = INT32_MAX}), "none");
+  EXPECT_EQ(refusal({.world_size = INT32_MAX, .rank = INT32_MAX - 1}), test::not_refused);
+  EXPECT_EQ(refusal({.interleave = INT32_MAX}), test::not_refused);
 }
 
 // Each rank's numbers, and in a captured shape room for every rank's tokens.

@@ -699,7 +699,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Options, ToolRefuses,
     ::testing::Values(
-        Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is outside [1, 32768]",
+        Refusal{"GrainBeyondCapacity", two(""), "grain: 40000 is beyond chunk_capacity 32768",
                 "--policy packed --grain 40000"},
         Refusal{"Policy", two(""), "--policy: \"fair\" is none of equal, packed, both",
                 "--policy fair"},
@@ -739,7 +739,7 @@ TEST_F(Tool, RefusesWhatBothPoliciesCannotGive) {
   write("batch.json", two(""));
   for (const std::string svg : {"", " --svg out.svg"}) {
     expect_refused(plan("batch.json --policy both --grain 40000" + svg),
-                   "grain: 40000 is outside [1, 32768]");
+                   "grain: 40000 is beyond chunk_capacity 32768");
   }
   expect_refused(plan("batch.json --policy both --svg nowhere/out"),
                  "nowhere/out: cannot be written: No such file or directory");
@@ -781,7 +781,13 @@ TEST_F(Tool, RefusesEnvironmentsThatKokkosWouldEndIn) {
     refused("OMP_NUM_THREADS", "100000,2", "at most 512 threads");
   }
   for (const char* value : {"", "gpu", "-1", "2147483648"}) {
-    refused("KOKKOS_DEVICE_ID", value, "an integer in [0, 2147483647]");
+    const Outcome outcome = shell("KOKKOS_DEVICE_ID='" + std::string(value) +
+                                  "' \"$TOOL\" plan batch.json --json out.json");
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_TRUE(outcome.err.starts_with("chunked_prefill: KOKKOS_DEVICE_ID: \"" +
+                                        std::string(value) +
+                                        "\" in the environment is not an integer in [0, "))
+        << outcome.err;
   }
   refused("KOKKOS_MAP_DEVICE_ID_BY", "name", "random or mpi_rank");
   for (const char* variable :
@@ -1418,7 +1424,7 @@ TEST_F(ToolReplay, ClosedAndFullOutputsAreErrors) {
 TEST_F(ToolReplay, InterruptEndsTheWaitForAPipe) {
   const Outcome outcome = shell(
       "mkfifo pipe; { printf 'input_length,cached_prefix\\n9,8\\n'; exec sleep 10; } >pipe & "
-      "writer=$!; \"$TOOL\" replay pipe --batch-size 1 --json out.json & tool=$!; sleep 1; "
+      "writer=$!; \"$TOOL\" replay pipe --batch-size 1 --json out.json & tool=$!; sleep 2; "
       "kill -INT $tool; wait $tool; status=$?; kill $writer; exit $status");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   const Json got = Json::parse(read("out.json"), nullptr, false);

@@ -117,6 +117,7 @@ template <ExecutionSpace Space, class Lens>
                                                            std::int64_t chunk_len) {
   using MemorySpace = typename Lens::memory_space;
   const std::size_t batch_size = prefix_lens.extent(0);
+  impl::check_array("prefix_lens", prefix_lens);
   impl::check_range("chunked_loop_num", chunked_loop_num, 0, INT32_MAX);
   impl::check_split(batch_size, static_cast<std::size_t>(chunked_loop_num), chunk_len);
   const auto chunks =

@@ -84,14 +84,15 @@ class ChunkedPrefillMetadata {
   /// Makes room for every batch up to `sizes`. Where that takes new memory the results of the last
   /// `fill` are gone, and there are no loops until the next.
   /// \throws InvalidArgument naming the buffer, when the buffers are an engine's and too small or
-  ///   not aligned to their elements, or when a size is beyond what memory can hold.
+  ///   not aligned to their elements, or when a size is beyond what memory can hold. The object is
+  ///   then as it was.
   void reserve(const MetadataSizes& sizes) {
-    make_room(m_buffers.starts, "starts", sizes.starts);
-    make_room(m_buffers.ends, "ends", sizes.starts);
-    make_room(m_buffers.len_in_chunk, "len_in_chunk", sizes.starts);
-    make_room(m_buffers.cum_seq_lens, "cum_seq_lens", sizes.cum_seq_lens);
-    make_room(m_buffers.offsets, "offsets", sizes.offsets);
-    make_room(m_buffers.chunk_kv_indices, "chunk_kv_indices", sizes.chunk_kv_indices);
+    for_each_buffer(sizes, [&](const auto& buffer, const char* name, std::size_t size) {
+      check_room(buffer, name, size);
+    });
+    for_each_buffer(sizes, [&](auto& buffer, const char* name, std::size_t size) {
+      make_room(buffer, name, size);
+    });
     m_offsets.reserve(sizes.offsets);
   }
 
@@ -198,16 +199,30 @@ class ChunkedPrefillMetadata {
   }
 
  private:
+  /// Calls `use(buffer, name, elements)` for each buffer.
+  template <class Use>
+  void for_each_buffer(const MetadataSizes& sizes, const Use& use) {
+    use(m_buffers.starts, "starts", sizes.starts);
+    use(m_buffers.ends, "ends", sizes.starts);
+    use(m_buffers.len_in_chunk, "len_in_chunk", sizes.starts);
+    use(m_buffers.cum_seq_lens, "cum_seq_lens", sizes.cum_seq_lens);
+    use(m_buffers.offsets, "offsets", sizes.offsets);
+    use(m_buffers.chunk_kv_indices, "chunk_kv_indices", sizes.chunk_kv_indices);
+  }
   template <class T>
-  void make_room(Array1D<T, MemorySpace>& buffer, const char* name, std::size_t size) {
+  void check_room(const Array1D<T, MemorySpace>& buffer, const char* name, std::size_t size) const {
     const std::size_t held = buffer.extent(0);
     if (m_fixed && (held < size || !impl::is_aligned(buffer.data()))) {
       const std::string argument = std::string("buffers.") + name;
       impl::check_at_least(argument, held, size);
       impl::check_aligned(argument, buffer.data());
     }
+    if (held < size) impl::check_countable<T>(std::string("sizes.") + name, size);
+  }
+  template <class T>
+  void make_room(Array1D<T, MemorySpace>& buffer, const char* name, std::size_t size) {
+    const std::size_t held = buffer.extent(0);
     if (held >= size) return;
-    impl::check_countable<T>(std::string("sizes.") + name, size);
     // The old results go first: nobody reads them in half-grown buffers, and old and new memory are
     // never held together.
     m_offsets.clear();

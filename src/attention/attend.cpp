@@ -61,7 +61,8 @@ struct Attend {
     float most = -Kokkos::Experimental::infinity_v<float>;
     float total = 0;
     for (std::int32_t first = seen.begin; first < seen.end; first += block) {
-      const std::int32_t count = Kokkos::min(block, seen.end - first);
+      const std::int32_t left = seen.end - first;
+      const std::int32_t count = left < block ? left : block;
       Kokkos::parallel_for(Kokkos::TeamThreadRange(team, count), [&](const std::int32_t k) {
         const float* const key = &keys.key_values(first + k, key_column);
         const float* const rope = keys.rope.data() + std::int64_t{first + k} * shape.rope_dim;
@@ -142,7 +143,8 @@ void attend(const Space& space, const MlaLayer<typename Space::memory_space>& la
                       .values = values,
                       .lse = lse},
                Kernel::template Scratch<Space>::shmem_size(Kernel::block) +
-                   Kernel::template Scratch<Space>::shmem_size(static_cast<std::size_t>(layer.shape.value_dim)));
+                   Kernel::template Scratch<Space>::shmem_size(
+                       static_cast<std::size_t>(layer.shape.value_dim)));
 }
 
 #define CHUNKED_PREFILL_ATTENTION(SPACE)                                                        \

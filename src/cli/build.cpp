@@ -6,7 +6,7 @@
 #include <chunked_prefill/error.hpp>
 #include <chunked_prefill/fill.hpp>
 #include <chunked_prefill/metadata.hpp>
-#include <cstdlib>
+#include <cstdint>
 #include <string>
 
 #include "device.hpp"
@@ -143,23 +143,19 @@ void check_memory(const Batch& batch, std::span<const PlanOptions> builds, Index
 }
 
 Kokkos::InitializationSettings kokkos_settings() {
+  std::int32_t most_threads = INT32_MAX;
+  int gpus = -1;
 #ifdef KOKKOS_ENABLE_OPENMP
-  check_environment(512);  // it crashes beyond
-#else
-  check_environment(INT32_MAX);
+  most_threads = 512;  // it crashes beyond
 #endif
 #ifdef KOKKOS_ENABLE_CUDA
-  int gpus = 0;
   const cudaError_t error = cudaGetDeviceCount(&gpus);
-  if (error != cudaSuccess || gpus == 0) {
+  if (error != cudaSuccess) {
     throw InvalidArgument("execution space",
                           std::string("no GPU can be used: ") + cudaGetErrorString(error));
   }
 #endif
-  const char* const device = std::getenv("KOKKOS_DEVICE_ID");
-  if (const int devices = Kokkos::num_devices(); device != nullptr && devices > 0) {
-    impl::check_range("KOKKOS_DEVICE_ID", std::atoi(device), 0, devices - 1);
-  }
+  check_environment(most_threads, gpus);
   return Kokkos::InitializationSettings().set_disable_warnings(true).set_print_configuration(false);
 }
 

@@ -63,12 +63,30 @@ void check_openmp_threads(std::int32_t most) {
   }
 }
 
+/// GPUs separated by commas.
+/// \returns how many there are, all without the variable.
+std::int32_t check_visible_devices(std::int32_t gpus) {
+  const char* const variable = "KOKKOS_VISIBLE_DEVICES";
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return gpus;
+  const std::string_view value = text;
+  const char *at = value.data(), *const end = at + value.size();
+  for (std::int32_t count = 1;; ++count) {
+    std::int32_t gpu = -1;
+    at = std::from_chars(at, end, gpu).ptr;
+    if (gpu < 0 || gpu >= gpus) break;
+    if (at == end) return count;
+    if (*at++ != ',') break;
+  }
+  refuse(variable, value, fmt::format("a list of GPUs in [0, {}]", gpus - 1));
+}
+
 }  // namespace
 
-void check_environment(std::int32_t most_threads) {
+void check_environment(std::int32_t most_threads, std::int32_t gpus) {
   check_integer("KOKKOS_NUM_THREADS", 1, most_threads);
   check_openmp_threads(most_threads);
-  check_integer("KOKKOS_DEVICE_ID", 0, INT32_MAX);
+  check_integer("KOKKOS_DEVICE_ID", 0, gpus < 0 ? INT32_MAX : check_visible_devices(gpus) - 1);
   check_word("KOKKOS_MAP_DEVICE_ID_BY", {"random", "mpi_rank"}, "random or mpi_rank");
   check_bool("KOKKOS_DISABLE_WARNINGS");
   check_bool("KOKKOS_PRINT_CONFIGURATION");

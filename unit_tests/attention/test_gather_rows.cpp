@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../execution_spaces.hpp"
@@ -29,8 +30,13 @@ struct Matrix {
         view(memory.data() + shift, Kokkos::LayoutStride(rows, columns + gap, columns, 1)) {
     Kokkos::deep_copy(memory, T(-77.0F));
   }
-  [[nodiscard]] auto on_host() const {
-    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
+  using HostView = Kokkos::View<T**, Kokkos::LayoutStride, Kokkos::HostSpace>;
+  /// A copy of the memory, and the rows in it.
+  [[nodiscard]] std::pair<Kokkos::View<T*, Kokkos::HostSpace>, HostView> on_host() const {
+    const auto copy = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), memory);
+    const auto first = view.data() - memory.data();
+    return {copy, HostView(copy.data() + first, Kokkos::LayoutStride(view.extent(0), view.stride(0),
+                                                                     view.extent(1), 1))};
   }
   Kokkos::View<T*, MemorySpace> memory;
   View view;
@@ -48,12 +54,12 @@ void gathered(const Shape& shape, float scale) {
   const std::size_t columns = shape.latent_dim + shape.rope_dim;
   std::mt19937 random(static_cast<std::uint32_t>(shape.tokens + columns));
   const Matrix<Space, From> cache(slots_num, columns, shape.gap, shape.shift);
-  const auto cache_host = cache.on_host();
+  const auto [cache_memory, cache_host] = cache.on_host();
   std::normal_distribution<float> normal;
   for (std::size_t r = 0; r < slots_num; ++r) {
     for (std::size_t k = 0; k < columns; ++k) cache_host(r, k) = From(4 * normal(random));
   }
-  Kokkos::deep_copy(cache.view, cache_host);
+  Kokkos::deep_copy(cache.memory, cache_memory);
   const Kokkos::View<Slot*, typename Space::memory_space> slots("test::slots", shape.tokens);
   const auto slots_host = Kokkos::create_mirror_view(slots);
   for (std::size_t k = 0; k < shape.tokens; ++k) {
@@ -66,18 +72,18 @@ void gathered(const Shape& shape, float scale) {
   const Space space;
   cp::gather_rows(space, cache.view, slots, latent.view, rope.view, scale);
   space.fence();
+  const auto& rows = cache_host;  // a structured binding is not captured
   const auto expect_part = [&](const auto& matrix, std::size_t first, std::size_t count) {
     using To = typename std::remove_cvref_t<decltype(matrix)>::View::value_type;
-    const auto host = matrix.on_host();
+    const auto [memory, host] = matrix.on_host();
     for (std::size_t k = 0; k < shape.tokens; ++k) {
       for (std::size_t j = 0; j < count; ++j) {
-        const From from = cache_host(static_cast<std::size_t>(slots_host(k)), first + j);
+        const From from = rows(static_cast<std::size_t>(slots_host(k)), first + j);
         const float value = static_cast<float>(from) * scale;
         ASSERT_EQ(static_cast<float>(host(k, j)), static_cast<float>(To(value))) << k << ' ' << j;
       }
     }
     // Nothing before, between and behind the rows.
-    const auto memory = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), matrix.memory);
     for (std::size_t at = 0; at < memory.extent(0); ++at) {
       const bool inside = at >= shape.shift && (at - shape.shift) % (count + shape.gap) < count;
       if (inside) continue;

@@ -10,6 +10,8 @@
 #include <numbers>
 #include <random>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../execution_spaces.hpp"
@@ -25,6 +27,25 @@ struct Strides {
   std::size_t head_gap = 0;
   std::size_t token_gap = 0;
   bool lse_by_heads = false;
+};
+
+/// A copy of memory on the host, seen with strides.
+template <class Elements>
+struct OnHost {
+  using View = Kokkos::View<Elements, Kokkos::LayoutStride, Kokkos::HostSpace>;
+  using Element = typename View::value_type;
+
+  template <class Memory>
+  OnHost(const Memory& of, const Kokkos::LayoutStride& layout)
+      : memory(Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), of)),
+        view(memory.data(), layout) {}
+  template <class... Index>
+  Element& operator()(Index... index) const {
+    return view(index...);
+  }
+
+  Kokkos::View<Element*, Kokkos::HostSpace> memory;
+  View view;
 };
 
 /// A partial result in memory of `Space`, and on the host.
@@ -47,15 +68,19 @@ class State {
     Kokkos::deep_copy(m_values, T(-77.0F));
   }
 
-  [[nodiscard]] auto values() const { return mirror(state.values); }
-  [[nodiscard]] auto lse() const { return mirror(state.lse); }
+  [[nodiscard]] auto values() const {
+    return OnHost<T***>(m_values, extents(state.values, std::make_index_sequence<3>()));
+  }
+  [[nodiscard]] auto lse() const {
+    return OnHost<float**>(m_lse, extents(state.lse, std::make_index_sequence<2>()));
+  }
   template <class Fill>
   void set(const Fill& fill) {
-    auto values_host = values();
-    auto lse_host = lse();
+    const auto values_host = values();
+    const auto lse_host = lse();
     fill(values_host, lse_host);
-    Kokkos::deep_copy(state.values, values_host);
-    Kokkos::deep_copy(state.lse, lse_host);
+    Kokkos::deep_copy(m_values, values_host.memory);
+    Kokkos::deep_copy(m_lse, lse_host.memory);
   }
   /// All of the memory, gaps included.
   [[nodiscard]] auto whole() const {
@@ -66,9 +91,12 @@ class State {
   static std::size_t token_stride(std::size_t heads, std::size_t dim, const Strides& strides) {
     return heads * (dim + strides.head_gap) + strides.token_gap;
   }
-  template <class View>
-  static auto mirror(const View& view) {
-    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
+  /// Extents and strides of a View.
+  template <class View, std::size_t... rank>
+  static Kokkos::LayoutStride extents(const View& view, std::index_sequence<rank...>) {
+    Kokkos::LayoutStride layout;
+    ((layout.dimension[rank] = view.extent(rank), layout.stride[rank] = view.stride(rank)), ...);
+    return layout;
   }
 
   Kokkos::View<T*, MemorySpace> m_values;
@@ -112,7 +140,7 @@ void drawn(std::size_t tokens, std::size_t heads, std::size_t dim, cp::LseBase b
   State<Space, Out> out(tokens, heads, dim, base_out, strides);
   const auto draw = [&](const auto& values, const auto& lse) {
     std::normal_distribution<float> normal;
-    using T = typename std::remove_cvref_t<decltype(values)>::value_type;
+    using T = typename std::remove_cvref_t<decltype(values)>::Element;
     for (std::size_t t = 0; t < tokens; ++t) {
       for (std::size_t h = 0; h < heads; ++h) {
         const auto kind = random() % 8;
@@ -130,9 +158,10 @@ void drawn(std::size_t tokens, std::size_t heads, std::size_t dim, cp::LseBase b
   cp::merge_states(space, a.state, b.state, out.state);
   space.fence();
 
-  const auto va = a.values(), la = a.lse(), vb = b.values(), lb = b.lse();
+  const auto va = a.values();
+  const auto vb = b.values();
   const auto vo = out.values();
-  const auto lo = out.lse();
+  const auto la = a.lse(), lb = b.lse(), lo = out.lse();
   for (std::size_t t = 0; t < tokens; ++t) {
     for (std::size_t h = 0; h < heads; ++h) {
       const double wa = std::isinf(la(t, h)) ? 0 : std::exp(in_natural(la(t, h), base_a));

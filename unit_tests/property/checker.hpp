@@ -6,8 +6,8 @@
 #include <chunked_prefill/chunked_prefill.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <string>
 #include <tuple>
@@ -291,8 +291,8 @@ class Checker {
     m_image.put(arrays.cum_seq_lens, expected.cum_seq_lens[arrays.loop]);
     const auto& slots = expected.chunk_kv_indices[arrays.loop];
     const auto room = m_image.expected(arrays.slots);
-    std::ranges::transform(slots | std::views::take(room.size()), room.begin(),
-                           [](std::int64_t slot) { return static_cast<Slot>(slot); });
+    std::transform(slots.begin(), slots.begin() + std::min(std::ssize(slots), std::ssize(room)),
+                   room.begin(), [](std::int64_t slot) { return static_cast<Slot>(slot); });
   }
   template <class T, class Value>
   static void write_rows(std::span<T> elements, const Rows<Value>& rows) {

@@ -54,24 +54,29 @@ struct SmallFloat {
   KOKKOS_FUNCTION static float scale_up() {
     return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(127 + rebias) << 23);
   }
-  /// `value >> by`, to nearest even.
-  KOKKOS_FUNCTION static std::uint32_t shifted(std::uint32_t value, int by) {
-    const std::uint32_t odd = (value >> by) & 1;
-    return (value + (std::uint32_t{1} << (by - 1)) - 1 + odd) >> by;
+  /// `value` without its last `shift` bits, to nearest even.
+  KOKKOS_FUNCTION static std::uint32_t shifted(std::uint32_t value) {
+    const std::uint32_t odd = (value >> shift) & 1;
+    return (value + (std::uint32_t{1} << (shift - 1)) - 1 + odd) >> shift;
   }
+  /// Selects and no branches, so that compilers vectorise it.
   KOKKOS_FUNCTION static Bits rounded(float value) {
     const auto wide = Kokkos::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = wide >> 31 << (width - 1);
     const std::uint32_t magnitude = wide & ~(std::uint32_t{1} << 31);
-    if (magnitude > float_infinity) return static_cast<Bits>(sign | not_a_number);
-    const int exponent = static_cast<int>(magnitude >> 23) - rebias;
-    std::uint32_t result = 0;
-    if (rebias == 0 || exponent > 0) {
-      result = shifted(magnitude - (static_cast<std::uint32_t>(rebias) << 23), shift);
-      if (result > most_finite) result = has_infinity ? infinity : most_finite;
-    } else if (exponent >= -mantissa_bits) {  // below the smallest normal number
-      result = shifted((magnitude & float_mantissa) | (float_mantissa + 1), shift + 1 - exponent);
+    std::uint32_t result = shifted(magnitude - (static_cast<std::uint32_t>(rebias) << 23));
+    result = result > most_finite ? (has_infinity ? infinity : most_finite) : result;
+    if constexpr (rebias > 0) {
+      // Below the smallest normal number: a sum with a power of two whose last bit is worth the
+      // smallest number rounds to that.
+      constexpr std::uint32_t unit = static_cast<std::uint32_t>(rebias + 1 + shift) << 23;
+      const std::uint32_t small =
+          Kokkos::bit_cast<std::uint32_t>(Kokkos::bit_cast<float>(magnitude) +
+                                          Kokkos::bit_cast<float>(unit)) -
+          unit;
+      result = magnitude < (static_cast<std::uint32_t>(rebias + 1) << 23) ? small : result;
     }
+    result = magnitude > float_infinity ? not_a_number : result;
     return static_cast<Bits>(sign | result);
   }
 };

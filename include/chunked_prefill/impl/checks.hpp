@@ -60,7 +60,9 @@ template <class View>
 void check_extents(std::string_view argument, const View& view, std::size_t rows,
                    std::size_t columns) {
   if (!view.span_is_contiguous()) {
-    throw InvalidArgument(std::string(argument), "its rows are not side by side");
+    throw InvalidArgument(std::string(argument), "row stride " + std::to_string(view.stride(0)) +
+                                                     " where " + std::to_string(view.extent(1)) +
+                                                     " is needed");
   }
   check_aligned(argument, view.data());
   if (view.extent(0) == rows && view.extent(1) == columns) return;

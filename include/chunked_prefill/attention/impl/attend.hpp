@@ -17,7 +17,7 @@ struct MlaShape {
   std::int32_t value_dim = 128;
   std::int32_t latent_dim = 512;  ///< of a cached row, beside rope_dim
 
-  [[nodiscard]] std::int32_t query_dim() const { return nope_dim + rope_dim; }
+  [[nodiscard]] KOKKOS_FUNCTION std::int32_t query_dim() const { return nope_dim + rope_dim; }
   [[nodiscard]] std::int32_t key_value_columns() const {
     return num_heads * (nope_dim + value_dim);
   }

@@ -104,7 +104,11 @@ struct GatherRows {
   }
   template <class To>
   KOKKOS_FUNCTION void copy(const From* from, To* to, std::int32_t count) const {
-    for (std::int32_t k = 0; k < count; ++k) to[k] = scaled<To>(from[k]);
+    if (scale == 1.0F) {
+      for (std::int32_t k = 0; k < count; ++k) to[k] = converted<To>(from[k]);
+    } else {
+      for (std::int32_t k = 0; k < count; ++k) to[k] = scaled<To>(from[k]);
+    }
   }
 };
 
