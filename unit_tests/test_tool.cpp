@@ -1233,7 +1233,8 @@ TEST_F(ToolReplay, RefusesBadOptions) {
   expect_refused("trace.jsonl --batch-size 3 --chunk-capacity 2",
                  "chunk_capacity: 2 tokens cannot be split equally among 3 sequences (batch_size)");
   expect_refused("trace.jsonl --grain 2", "--grain: 2 belongs to --policy packed");
-  expect_refused("trace.jsonl --policy packed --grain 32769", "grain: 32769 is outside [1, 32768]");
+  expect_refused("trace.jsonl --policy packed --grain 32769",
+                 "grain: 32769 is beyond chunk_capacity 32768");
   for (const char* value : {"-1", "+1", "1e3", "' 1'", "0x10", "99999999999999999999"}) {
     const std::string typed =
         value[0] == '\'' ? std::string(value + 1, std::strlen(value) - 2) : value;

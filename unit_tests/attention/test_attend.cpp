@@ -212,7 +212,7 @@ TEST_F(ToolAttend, RefusesByName) {
   expect_refused(attend("batch.json --cache-type fp64"),
                  "--cache-type: \"fp64\" is none of fp32, bf16, fp16, fp8");
   expect_refused(attend("batch.json --grain 1025 --json out.json"),
-                 "grain: 1025 is outside [1, 1024]");
+                 "grain: 1025 is beyond chunk_capacity 1024");
   const Outcome space = attend("batch.json --execution-space Abacus");
   EXPECT_EQ(space.status, 2);
   EXPECT_TRUE(space.err.starts_with(
