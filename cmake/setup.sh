@@ -17,8 +17,8 @@ usage: cmake/setup.sh run|test|build [--cuda[=ARCH] | --serial] [--prefix DIR] [
   -D...          handed to CMake
 
 For Debian and Ubuntu, as root or with sudo. Takes an installed Kokkos (Kokkos_ROOT,
-CMAKE_PREFIX_PATH), else the distribution's, else builds one with Kokkos Kernels below the prefix. What
-is done already is not done again. Builds in build/openmp, build/cuda or build/serial.
+CMAKE_PREFIX_PATH), else the distribution's, else builds one below the prefix, with Kokkos Kernels.
+What is done already is not done again. Builds in build/openmp, build/cuda or build/serial.
 END
 }
 
