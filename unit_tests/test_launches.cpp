@@ -110,7 +110,7 @@ TEST(Fused, WhereItEnds) {
   EXPECT_FALSE(packed_fused(4194301));  // padded to twice that
 }
 
-// A check is three kernels more, and on a device a copy of the lengths to it; it waits for nothing.
+// A check is four kernels more, and on a device a copy of the lengths to it; it waits for nothing.
 TYPED_TEST(Launches, OfACheckedBuild) {
   using MemorySpace = typename TypeParam::memory_space;
   const TypeParam space;
@@ -125,7 +125,8 @@ TYPED_TEST(Launches, OfACheckedBuild) {
   cp::fill(space, plan, device.prefix(), metadata, batch.prefix_lens, check);
   const Events events = recorder.events();
   EXPECT_EQ(events.kernels, (Names{"chunked_prefill::check_batch", "chunked_prefill::check_pages",
-                                   "chunked_prefill::fused_fill", "chunked_prefill::drop_faulty"}));
+                                   "chunked_prefill::admit_lens", "chunked_prefill::fused_fill",
+                                   "chunked_prefill::drop_faulty"}));
   EXPECT_EQ(events.fences, Names{});
   EXPECT_EQ(events.allocations, Names{});
   EXPECT_EQ(events.copies.size(), cp::impl::runs_on_host<TypeParam> ? 0u : 1u);

@@ -240,8 +240,9 @@ void graph_for_every_batch(const Engine& engine, bool checked) {
       ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     };
     for (const auto& batch : batches(engine)) {
-      if (checked && *std::ranges::max_element(batch.prefix_lens) > 0) {
-        replay(with_fault(batch));
+      const test::Batch faulty = with_fault(batch);
+      if (checked && faulty.req_to_page != batch.req_to_page) {
+        replay(faulty);
         const auto fault = captured.first_fault(space);
         ASSERT_TRUE(fault.has_value());
         EXPECT_EQ(fault->value, -1) << fault->message();

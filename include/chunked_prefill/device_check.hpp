@@ -6,6 +6,7 @@
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/fault_record.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -92,19 +93,14 @@ class DeviceCheck {
   template <ExecutionSpace Space, HostLengths Lens>
   [[nodiscard]] const std::int32_t* copy_planned(const Space& space, const Lens& prefix_lens) {
     const std::span lens(prefix_lens);
-    if (m_planned.extent(0) < lens.size()) {
-      m_planned = {};
-      m_planned = Array1D<std::int32_t, MemorySpace>(
-          Kokkos::view_alloc(Kokkos::WithoutInitializing, "chunked_prefill::planned_lens"),
-          lens.size() + lens.size() / 2);
-    }
+    make_room(m_planned, "chunked_prefill::planned_lens", lens.size());
     m_staged.resize(lens.size());
     std::ranges::transform(lens, m_staged.begin(),
                            [](auto length) { return static_cast<std::int32_t>(length); });
     if constexpr (impl::runs_on_host<Space>) {
       std::ranges::copy(m_staged, m_planned.data());  // such spaces keep their caller waiting
     } else {
-      Kokkos::deep_copy(space, Array1D<std::int32_t, MemorySpace>(m_planned.data(), lens.size()),
+      Kokkos::deep_copy(space, Lens(m_planned.data(), lens.size()),
                         OnHost<const std::int32_t>(m_staged.data(), lens.size()));
       // CUDA has taken pageable memory when it returns. Others may read it later.
       if constexpr (!impl::is_cuda<Space>) space.fence("chunked_prefill::DeviceCheck");
@@ -112,13 +108,27 @@ class DeviceCheck {
     return m_planned.data();
   }
 
+  /// For `fill`: room for the lengths of `batch_size` sequences.
+  [[nodiscard]] std::int32_t* admitted_lens(std::int32_t batch_size) {
+    make_room(m_admitted, "chunked_prefill::admitted_lens", static_cast<std::size_t>(batch_size));
+    return m_admitted.data();
+  }
+
  private:
+  using Lens = Array1D<std::int32_t, MemorySpace>;
+  static void make_room(Lens& lens, const std::string& label, std::size_t size) {
+    if (lens.extent(0) >= size) return;
+    lens = {};
+    lens = Lens(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), size + size / 2);
+  }
+
   template <class T>
   using OnHost = Kokkos::View<T*, Kokkos::LayoutRight, Kokkos::HostSpace,
                               Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
   Array1D<impl::FaultRecord, MemorySpace> m_record;
-  Array1D<std::int32_t, MemorySpace> m_planned;
+  Lens m_planned;   ///< a plan's, of the host
+  Lens m_admitted;  ///< those that `fill` reads
   std::vector<std::int32_t> m_staged;
 };
 

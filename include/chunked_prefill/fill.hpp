@@ -36,17 +36,16 @@ void check_fill(const ChunkShape& shape,
 }
 
 /// Enqueues the kernels that write `metadata`, which has the shape `shape`.
-/// \param fault where a check notes a fault of `prefix`, or null.
+/// \param prefix_lens those of `prefix`, or those that a check has let through.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace>
 void enqueue_fill(const Space& space, const ChunkShape& shape,
                   const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
-                  const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata,
-                  const std::uint64_t* fault = nullptr) {
+                  const IndexArray& prefix_lens,
+                  const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
   static_assert(AccessibleFrom<MemorySpace, Space> && AccessibleFrom<MetadataSpace, Space>,
                 "the execution space cannot reach the memory of prefix or metadata");
   if (shape.chunked_loop_num == 0) return;
-  const IndexArray prefix_lens(prefix.prefix_lens.data());
   const IndexArray req_pool_indices(prefix.req_pool_indices.data());
   ChunkTable table = chunk_table(metadata.chunks());
   table.offsets = metadata.offsets().data();
@@ -57,7 +56,6 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
       .page_size = Divisor(static_cast<std::int32_t>(prefix.page_size)),
       .chunk_kv_indices = metadata.chunk_kv_indices().data(),
       .total_tokens = shape.total_tokens,
-      .fault = fault,
   };
   if (can_fuse(shape)) {
     const auto enqueue = [&]<Shard Held>(Held) {
@@ -82,13 +80,15 @@ void enqueue_fill(const Space& space, const ChunkShape& shape,
 }
 
 /// The same between the kernels of a check.
-/// \param planned_lens as in CheckedInputs.
+/// \param planned_lens (batch_size) of a plan, or null for a shape.
+/// \param admitted_lens (batch_size) for the lengths that are let through.
 template <ExecutionSpace Space, class MemorySpace, Index Length, Index RequestIndex, Index Slot,
           class MetadataSpace>
 void enqueue_checked_fill(const Space& space, const ChunkShape& shape,
                           const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix,
                           const ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata,
-                          FaultRecord* record, const std::int32_t* planned_lens) {
+                          FaultRecord* record, const std::int32_t* planned_lens,
+                          std::int32_t* admitted_lens) {
   if (shape.batch_size == 0) return;
   const CheckedInputs inputs{
       .prefix_lens = IndexArray(prefix.prefix_lens.data()),
@@ -103,11 +103,13 @@ void enqueue_checked_fill(const Space& space, const ChunkShape& shape,
       .max_prefix_len = shape.max_prefix_len,
       .total_tokens = shape.total_tokens,
       .shard = TokenShard(shape.shard),
+      .admitted_lens = admitted_lens,
       .record = record,
   };
   launch(space, CheckBatch{inputs});
   launch(space, CheckPages{.inputs = inputs});
-  enqueue_fill(space, shape, prefix, metadata, &record->found);
+  launch(space, AdmitLens{inputs});
+  enqueue_fill(space, shape, prefix, IndexArray(admitted_lens), metadata);
   const Chunks<MetadataSpace> chunks = metadata.chunks();
   launch(space,
          DropFaulty{.inputs = inputs,
@@ -151,10 +153,11 @@ void fill(const Space& space, const ChunkPlan& plan,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
   impl::check_fill<Slot>(plan, prefix);
   metadata.resize(plan);
-  impl::enqueue_fill(space, plan.shape(), prefix, metadata);
+  impl::enqueue_fill(space, plan.shape(), prefix, impl::IndexArray(prefix.prefix_lens.data()),
+                     metadata);
 }
 
-/// The same with a check of what the device holds, see DeviceCheck: three short kernels more. Still
+/// The same with a check of what the device holds, see DeviceCheck: four short kernels more. Still
 /// asynchronous, with one copy of `prefix_lens_host` to the device; of more than 64 KiB CUDA may
 /// wait for the device, and other devices do for any. Cannot be captured in a graph.
 ///
@@ -174,7 +177,8 @@ void fill(const Space& space, const ChunkPlan& plan,
   metadata.resize(plan);
   if (plan.batch_size() == 0) return;
   impl::enqueue_checked_fill(space, plan.shape(), prefix, metadata, check.record(),
-                             check.copy_planned(space, prefix_lens_host));
+                             check.copy_planned(space, prefix_lens_host),
+                             check.admitted_lens(plan.batch_size()));
 }
 
 /// The same for every batch within the bounds that `shape` was made for: what it enqueues can be
@@ -206,7 +210,7 @@ void fill(const Space& space, const ChunkShape& shape,
           ChunkedPrefillMetadata<MetadataSpace, Slot>& metadata) {
   impl::check_fill<Slot>(shape, prefix);
   metadata.resize(shape);
-  impl::enqueue_fill(space, shape, prefix, metadata);
+  impl::enqueue_fill(space, shape, prefix, impl::IndexArray(prefix.prefix_lens.data()), metadata);
 }
 
 /// The same with a check of what the device holds when it runs, see DeviceCheck: three short
@@ -220,7 +224,8 @@ void fill(const Space& space, const ChunkShape& shape,
                 "the execution space cannot reach the memory of the check");
   impl::check_fill<Slot>(shape, prefix);
   metadata.resize(shape);
-  impl::enqueue_checked_fill(space, shape, prefix, metadata, check.record(), nullptr);
+  impl::enqueue_checked_fill(space, shape, prefix, metadata, check.record(), nullptr,
+                             check.admitted_lens(shape.batch_size));
 }
 
 }  // namespace chunked_prefill

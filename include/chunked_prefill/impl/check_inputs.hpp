@@ -29,6 +29,7 @@ struct CheckedInputs {
   std::int32_t max_prefix_len;
   std::int64_t total_tokens;  ///< of the rank
   TokenShard shard;
+  std::int32_t* admitted_lens;  ///< (batch_size) what `fill` takes for `prefix_lens`
   FaultRecord* record;
 
   KOKKOS_FUNCTION std::int64_t least_len(std::int32_t i) const {
@@ -108,6 +109,17 @@ struct CheckPages {
                 FaultPlace::of(i, FaultPlace::first_page + static_cast<std::uint64_t>(page)));
           }
         });
+  }
+};
+
+/// The lengths on the device as they are, or zeros: then `fill` reads no page and no row.
+struct AdmitLens {
+  CheckedInputs inputs;
+
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    inputs.admitted_lens[i] = inputs.record->found == FaultPlace::none
+                                  ? inputs.prefix_lens.clamped(i, inputs.max_prefix_len)
+                                  : 0;
   }
 };
 
@@ -195,6 +207,13 @@ void launch(const Space& space, CheckPages kernel) {
   launch_teams("chunked_prefill::check_pages", space,
                std::int64_t{inputs.batch_size} * kernel.teams_per_sequence, check_team_size<Space>,
                kernel);
+}
+template <ExecutionSpace Space>
+void launch(const Space& space, const AdmitLens& kernel) {
+  Kokkos::parallel_for("chunked_prefill::admit_lens",
+                       Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int32_t>>(
+                           space, 0, kernel.inputs.batch_size),
+                       kernel);
 }
 template <ExecutionSpace Space>
 void launch(const Space& space, const DropFaulty& kernel) {

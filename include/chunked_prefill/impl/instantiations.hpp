@@ -23,6 +23,7 @@
   KEYWORDS void launch(const SPACE&, KvIndices<std::int64_t>);                \
   KEYWORDS void launch(const SPACE&, const CheckBatch&);                      \
   KEYWORDS void launch(const SPACE&, CheckPages);                             \
+  KEYWORDS void launch(const SPACE&, const AdmitLens&);                       \
   KEYWORDS void launch(const SPACE&, const DropFaulty&);
 
 #ifdef KOKKOS_ENABLE_SERIAL

@@ -4,7 +4,6 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
-#include <chunked_prefill/impl/fault_record.hpp>
 #include <chunked_prefill/impl/lanes.hpp>
 #include <chunked_prefill/impl/search.hpp>
 #include <chunked_prefill/impl/slot_writers.hpp>
@@ -30,9 +29,7 @@ struct SlotTiles {
   Divisor page_size;
   Slot* chunk_kv_indices;     ///< (total_tokens)
   std::int64_t total_tokens;  ///< no slot is written at or past this
-  /// Where a check has noted the first fault of the inputs; null: they are not checked.
-  const std::uint64_t* fault = nullptr;
-  Tiling tiling = {};  ///< `launch` chooses what is not given
+  Tiling tiling = {};         ///< `launch` chooses what is not given
 
   static constexpr std::int32_t pack = Pack<Slot>::size;
   /// Steps inside a sequence that a thread takes at once.
@@ -65,13 +62,12 @@ struct SlotTiles {
     }
   }
 
-  /// Writes `range` of loop `row`, of which that holds every token; nothing, and without reading a
-  /// page, when the inputs are at fault. The whole team calls it.
+  /// Writes `range` of loop `row`, of which that holds every token. The whole team calls it.
   template <class Team, class Rows>
   KOKKOS_FUNCTION void write(const Team& team, const Rows& rows, const typename Rows::Row& row,
                              const Range& range) const {
     const auto [begin, end] = range;
-    if (begin >= end || (fault != nullptr && *fault != FaultPlace::none)) return;
+    if (begin >= end) return;
     write(team, Part<Rows>{.rows = rows,
                            .row = row,
                            .first = static_cast<std::int32_t>(begin - row.begin),
