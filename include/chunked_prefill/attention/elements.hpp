@@ -5,6 +5,17 @@
 #include <concepts>
 #include <cstdint>
 
+// CUDA converts these in one instruction or two, the portable form beside it takes ten: too many
+// for kernels that only copy.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define CHUNKED_PREFILL_CUDA_CONVERSIONS
+#endif
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#endif
+
 namespace chunked_prefill {
 
 /// An element of a cache or an output as it lies in memory, of a type that not every compiler has:
@@ -24,14 +35,21 @@ struct SmallFloat {
 
   /// Exact.
   KOKKOS_FUNCTION explicit operator float() const {
+#if defined(CHUNKED_PREFILL_CUDA_CONVERSIONS)
+    if constexpr (width == 8) {
+      return __half2float(__half(__nv_cvt_fp8_to_halfraw(bits, __NV_E4M3)));
+    } else if constexpr (exponent_bits == 5) {
+      return __half2float(__ushort_as_half(bits));
+    }
+#endif
     const std::uint32_t magnitude = bits & magnitude_mask;
     const std::uint32_t sign = static_cast<std::uint32_t>(bits & sign_mask) << (32 - width);
     std::uint32_t wide = magnitude << shift;
     if constexpr (rebias > 0) {
       // The product with a power of two moves the exponent, and makes normal what was not.
       wide = Kokkos::bit_cast<std::uint32_t>(Kokkos::bit_cast<float>(wide) * scale_up());
-      if (magnitude > most_finite)
-        wide |= has_infinity ? float_infinity : ~(std::uint32_t{1} << 31);
+      const std::uint32_t not_finite = has_infinity ? float_infinity : ~(std::uint32_t{1} << 31);
+      wide |= magnitude > most_finite ? not_finite : 0;
     }
     return Kokkos::bit_cast<float>(wide | sign);
   }
@@ -49,7 +67,6 @@ struct SmallFloat {
   static constexpr std::uint32_t most_finite = has_infinity ? infinity - 1 : magnitude_mask - 1;
   static constexpr std::uint32_t not_a_number = magnitude_mask;
   static constexpr std::uint32_t float_infinity = 0x7f800000;
-  static constexpr std::uint32_t float_mantissa = 0x007fffff;
 
   KOKKOS_FUNCTION static float scale_up() {
     return Kokkos::bit_cast<float>(static_cast<std::uint32_t>(127 + rebias) << 23);
@@ -61,6 +78,15 @@ struct SmallFloat {
   }
   /// Selects and no branches, so that compilers vectorise it.
   KOKKOS_FUNCTION static Bits rounded(float value) {
+#if defined(CHUNKED_PREFILL_CUDA_CONVERSIONS)
+    if constexpr (width == 8) {
+      return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+    } else if constexpr (exponent_bits == 5) {
+      return __half_as_ushort(__float2half_rn(value));
+    } else {
+      return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+    }
+#endif
     const auto wide = Kokkos::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = wide >> 31 << (width - 1);
     const std::uint32_t magnitude = wide & ~(std::uint32_t{1} << 31);
