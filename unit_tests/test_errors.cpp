@@ -471,7 +471,8 @@ TEST(Errors, ChunkTables) {
     spoil(chunks);
     auto words = refusal([&] { cp::chunking(Space(), lens, 4, chunks); });
     Kokkos::fence();
-    for (const auto& array : {good.starts, good.ends, good.len_in_chunk, good.cum_seq_lens}) {
+    for (const auto& array :
+         std::vector{good.starts, good.ends, good.len_in_chunk, good.cum_seq_lens}) {
       for (const std::int32_t value : test::to_host(array)) EXPECT_EQ(value, -77777);
     }
     return words;

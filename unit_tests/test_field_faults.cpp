@@ -690,8 +690,7 @@ void rows_are_contiguous() {
             (Lens{1, 4, 3, 4}));
   EXPECT_EQ(test::to_host(cp::array_view<MemorySpace>(chunks.cum_seq_lens.data() + 5, 5)),
             (Lens{0, 1, 5, 8, 12}));
-  const std::vector tables{chunks.starts, chunks.ends, chunks.len_in_chunk};
-  for (const auto& table : tables) {
+  for (const auto& table : std::vector{chunks.starts, chunks.ends, chunks.len_in_chunk}) {
     EXPECT_EQ(table.stride(0), 4u);
     EXPECT_EQ(table.stride(1), 1u);
   }
@@ -737,8 +736,8 @@ void expect_nothing_readable(const test::Batch& batch, const Lens& empty) {
   ASSERT_EQ(metadata.chunked_loop_num(), 0);
   ASSERT_EQ(metadata.batch_size(), std::ssize(empty));
   const auto chunks = metadata.chunks();
-  const std::vector tables{chunks.starts, chunks.ends, chunks.len_in_chunk, chunks.cum_seq_lens};
-  for (const auto& table : tables) {
+  for (const auto& table :
+       std::vector{chunks.starts, chunks.ends, chunks.len_in_chunk, chunks.cum_seq_lens}) {
     ASSERT_EQ(table.size(), 0u);
   }
   ASSERT_EQ(metadata.offsets().extent(0), 0u);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "batch.hpp"
 #include "draw.hpp"
 #include "execution_spaces.hpp"
@@ -171,6 +173,36 @@ TYPED_TEST(Metadata, DeviceLengthsThatDifferAreCutAtThePlan) {
     device_lengths_differ<TypeParam>({9000, 3, 5000, 0}, 2000, wrong);
   }
 }
+
+#ifdef KOKKOS_ENABLE_SERIAL
+// Host threads side by side, each with a plan and an object of its own.
+TEST(HostThreads, EachWithItsOwnObjects) {
+  using MemorySpace = Kokkos::Serial::memory_space;
+  const auto batch = test::make_batch({100, 0, 3000, 17}, 400, 16);
+  const auto long_batch = test::make_batch(std::vector<std::int32_t>(600, 20), 3000, 16);
+  const test::DeviceBatch<MemorySpace> device(batch), long_device(long_batch);
+  const Kokkos::Serial space;
+  constexpr std::size_t thread_num = 4;
+  std::vector<cp::ChunkPlan> plans(thread_num);
+  std::vector<cp::ChunkedPrefillMetadata<MemorySpace>> objects(thread_num);
+  const auto build = [&](std::size_t thread) {
+    for (int step = 0; step < 20; ++step) {
+      const bool is_long = (thread + static_cast<std::size_t>(step)) % 2 == 0;
+      const auto& host = is_long ? long_batch : batch;
+      cp::plan_chunks(host.prefix_lens, host.options(), plans[thread]);
+      cp::fill(space, plans[thread], (is_long ? long_device : device).prefix(), objects[thread]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < thread_num; ++thread) threads.emplace_back(build, thread);
+  for (auto& thread : threads) thread.join();
+  space.fence();
+  for (std::size_t thread = 0; thread < thread_num; ++thread) {
+    EXPECT_EQ(test::read_back(plans[thread], objects[thread]),
+              test::oracle(thread % 2 == 1 ? long_batch : batch));
+  }
+}
+#endif
 
 TYPED_TEST(Metadata, ArraysInOneCall) {
   using MemorySpace = typename TypeParam::memory_space;
