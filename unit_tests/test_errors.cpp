@@ -484,7 +484,9 @@ TEST(Errors, ChunkTables) {
        {"chunks.ends", &Chunks::ends},
        {"chunks.len_in_chunk", &Chunks::len_in_chunk},
        {"chunks.cum_seq_lens", &Chunks::cum_seq_lens}}};
-  for (const auto& [name, member] : arrays) {
+  for (const auto& array : arrays) {
+    const std::string& name = array.first;
+    const Member member = array.second;
     const std::size_t columns = (good.*member).extent(1);
     const auto extents = [&](std::size_t rows, std::size_t of) {
       return "extents (" + std::to_string(rows) + ", " + std::to_string(of) + ")";

@@ -100,7 +100,7 @@ class DeviceCheck {
     if constexpr (impl::runs_on_host<Space>) {
       std::ranges::copy(m_staged, m_planned.data());  // such spaces keep their caller waiting
     } else {
-      Kokkos::deep_copy(space, Lens(m_planned.data(), lens.size()),
+      Kokkos::deep_copy(space, DeviceLens(m_planned.data(), lens.size()),
                         OnHost<const std::int32_t>(m_staged.data(), lens.size()));
       // CUDA has taken pageable memory when it returns. Others may read it later.
       if constexpr (!impl::is_cuda<Space>) space.fence("chunked_prefill::DeviceCheck");
@@ -115,11 +115,11 @@ class DeviceCheck {
   }
 
  private:
-  using Lens = Array1D<std::int32_t, MemorySpace>;
-  static void make_room(Lens& lens, const std::string& label, std::size_t size) {
+  using DeviceLens = Array1D<std::int32_t, MemorySpace>;
+  static void make_room(DeviceLens& lens, const std::string& label, std::size_t size) {
     if (lens.extent(0) >= size) return;
     lens = {};
-    lens = Lens(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), size + size / 2);
+    lens = DeviceLens(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), size + size / 2);
   }
 
   template <class T>
@@ -127,8 +127,8 @@ class DeviceCheck {
                               Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
   Array1D<impl::FaultRecord, MemorySpace> m_record;
-  Lens m_planned;   ///< a plan's, of the host
-  Lens m_admitted;  ///< those that `fill` reads
+  DeviceLens m_planned;   ///< a plan's, of the host
+  DeviceLens m_admitted;  ///< those that `fill` reads
   std::vector<std::int32_t> m_staged;
 };
 

@@ -76,7 +76,12 @@ struct SmallFloat {
     const std::uint32_t odd = (value >> shift) & 1;
     return (value + (std::uint32_t{1} << (shift - 1)) - 1 + odd) >> shift;
   }
-  /// Selects and no branches, so that compilers vectorise it.
+  /// The greater of `value` and 0, by its sign: compilers make branches of comparisons that a sum
+  /// in float follows, which might trap.
+  KOKKOS_FUNCTION static std::int32_t not_negative(std::int32_t value) {
+    return value & ~(value >> 31);
+  }
+  /// Without a branch, so that compilers vectorise it.
   KOKKOS_FUNCTION static Bits rounded(float value) {
 #if defined(CHUNKED_PREFILL_CUDA_CONVERSIONS)
     if constexpr (width == 8) {
@@ -90,20 +95,26 @@ struct SmallFloat {
     const auto wide = Kokkos::bit_cast<std::uint32_t>(value);
     const std::uint32_t sign = wide >> 31 << (width - 1);
     const std::uint32_t magnitude = wide & ~(std::uint32_t{1} << 31);
-    std::uint32_t result = shifted(magnitude - (static_cast<std::uint32_t>(rebias) << 23));
-    result = result > most_finite ? (has_infinity ? infinity : most_finite) : result;
-    if constexpr (rebias > 0) {
-      // Below the smallest normal number: a sum with a power of two whose last bit is worth the
-      // smallest number rounds to that.
-      constexpr std::uint32_t unit = static_cast<std::uint32_t>(rebias + 1 + shift) << 23;
-      const std::uint32_t small =
-          Kokkos::bit_cast<std::uint32_t>(Kokkos::bit_cast<float>(magnitude) +
-                                          Kokkos::bit_cast<float>(unit)) -
-          unit;
-      result = magnitude < (static_cast<std::uint32_t>(rebias + 1) << 23) ? small : result;
+    std::uint32_t result = 0;
+    if constexpr (rebias == 0) {
+      result = shifted(magnitude);
+    } else {
+      // A sum with a power of two whose last bit is worth that of the result, which has the
+      // exponent of the value or, below the smallest normal number, of that.
+      constexpr auto beyond = static_cast<std::int32_t>((infinity >> mantissa_bits) + rebias + 1)
+                              << 23;
+      const std::int32_t capped =
+          beyond - not_negative(beyond - static_cast<std::int32_t>(magnitude));
+      const std::int32_t exponent = rebias + 1 + not_negative((capped >> 23) - (rebias + 1));
+      const std::int32_t unit = (exponent + shift) << 23;
+      const std::int32_t units = Kokkos::bit_cast<std::int32_t>(Kokkos::bit_cast<float>(capped) +
+                                                                Kokkos::bit_cast<float>(unit)) -
+                                 unit;
+      result = static_cast<std::uint32_t>(units + ((exponent - rebias - 1) << mantissa_bits));
     }
-    result = magnitude > float_infinity ? not_a_number : result;
-    return static_cast<Bits>(sign | result);
+    result = result > most_finite ? (has_infinity ? infinity : most_finite) : result;
+    const std::uint32_t nan = magnitude > float_infinity ? not_a_number : 0;
+    return static_cast<Bits>(sign | result | nan);
   }
 };
 

@@ -105,9 +105,13 @@ struct GatherRows {
   template <class To>
   KOKKOS_FUNCTION void copy(const From* from, To* to, std::int32_t count) const {
     if (scale == 1.0F) {
+      CHUNKED_PREFILL_INDEPENDENT
       for (std::int32_t k = 0; k < count; ++k) to[k] = converted<To>(from[k]);
     } else {
-      for (std::int32_t k = 0; k < count; ++k) to[k] = scaled<To>(from[k]);
+      CHUNKED_PREFILL_INDEPENDENT
+      for (std::int32_t k = 0; k < count; ++k) {
+        to[k] = static_cast<To>(static_cast<float>(from[k]) * scale);
+      }
     }
   }
 };

@@ -122,7 +122,7 @@ struct MergeStates {
       for (std::int32_t k = 0; k < count; ++k) {
         const Row row = row_at(static_cast<std::int32_t>(first) + k);
         const MergeWeights weights = weights_of(row);
-        write(row, weights, 0, packs.value());
+        write_row(row, weights);
         out.lse_of(row.token, row.head) = weights.lse;
       }
     } else {
@@ -131,7 +131,7 @@ struct MergeStates {
                              const std::int32_t in_team = packs.quotient(k);
                              const Row row = row_at(static_cast<std::int32_t>(first) + in_team);
                              const std::int32_t pack = k - in_team * packs.value();
-                             write(row, weights_of(row), pack, pack + 1);
+                             write_pack(row, weights_of(row), pack);
                            });
       team.team_barrier();
       Kokkos::parallel_for(Kokkos::TeamVectorRange(team, count), [&](const std::int32_t k) {
@@ -155,48 +155,51 @@ struct MergeStates {
         MergeWeights::in_base(a.lse_of(row.token, row.head), a.base, out.base),
         MergeWeights::in_base(b.lse_of(row.token, row.head), b.base, out.base), out.base);
   }
-  /// Packs [begin, end) of a row.
-  KOKKOS_FUNCTION void write(const Row& row, const MergeWeights& weights, std::int32_t begin,
-                             std::int32_t end) const {
-    const auto* from_a = reinterpret_cast<const ElementPack<A, size>*>(a.row(row.token, row.head));
-    const auto* from_b = reinterpret_cast<const ElementPack<B, size>*>(b.row(row.token, row.head));
-    auto* to = reinterpret_cast<ElementPack<Out, size>*>(out.row(row.token, row.head));
-    switch (weights.kind) {
-      case MergeWeights::sum:
-        for (std::int32_t p = begin; p < end; ++p) {
-          const ElementPack<A, size> some_a = from_a[p];
-          const ElementPack<B, size> some_b = from_b[p];
-          ElementPack<Out, size> merged;
-          for (int k = 0; k < size; ++k) {
-            merged.of[k] = static_cast<Out>(weights.of_a * static_cast<float>(some_a.of[k]) +
-                                            weights.of_b * static_cast<float>(some_b.of[k]));
-          }
-          to[p] = merged;
-        }
-        break;
-      case MergeWeights::first:
-        copy(from_a, to, begin, end);
-        break;
-      case MergeWeights::second:
-        copy(from_b, to, begin, end);
-        break;
-      case MergeWeights::neither:
-        for (std::int32_t p = begin; p < end; ++p) {
-          ElementPack<Out, size> zeros;
-          for (int k = 0; k < size; ++k) zeros.of[k] = Out(0.0F);
-          to[p] = zeros;
-        }
-        break;
-    }
+  KOKKOS_FUNCTION static Out merged(const MergeWeights& weights, A from_a, B from_b) {
+    return static_cast<Out>(weights.of_a * static_cast<float>(from_a) +
+                            weights.of_b * static_cast<float>(from_b));
   }
-  template <class From>
-  KOKKOS_FUNCTION static void copy(const ElementPack<From, size>* from, ElementPack<Out, size>* to,
-                                   std::int32_t begin, std::int32_t end) {
-    for (std::int32_t p = begin; p < end; ++p) {
-      const ElementPack<From, size> some = from[p];
-      ElementPack<Out, size> copied;
-      for (int k = 0; k < size; ++k) copied.of[k] = converted<Out>(some.of[k]);
-      to[p] = copied;
+  /// Device: pack `pack` of a row.
+  KOKKOS_FUNCTION void write_pack(const Row& row, const MergeWeights& weights,
+                                  std::int32_t pack) const {
+    const auto load = [&](const auto& state) {
+      using T = std::remove_reference_t<decltype(*state.values)>;
+      using Packed = ElementPack<std::remove_const_t<T>, size>;
+      return reinterpret_cast<const Packed*>(state.row(row.token, row.head))[pack];
+    };
+    ElementPack<Out, size> result;
+    if (weights.kind == MergeWeights::sum) {
+      const ElementPack<A, size> some_a = load(a);
+      const ElementPack<B, size> some_b = load(b);
+      for (int k = 0; k < size; ++k) result.of[k] = merged(weights, some_a.of[k], some_b.of[k]);
+    } else if (weights.kind == MergeWeights::first) {
+      const ElementPack<A, size> some = load(a);
+      for (int k = 0; k < size; ++k) result.of[k] = converted<Out>(some.of[k]);
+    } else if (weights.kind == MergeWeights::second) {
+      const ElementPack<B, size> some = load(b);
+      for (int k = 0; k < size; ++k) result.of[k] = converted<Out>(some.of[k]);
+    } else {
+      for (int k = 0; k < size; ++k) result.of[k] = Out(0.0F);
+    }
+    reinterpret_cast<ElementPack<Out, size>*>(out.row(row.token, row.head))[pack] = result;
+  }
+  /// Host: a row, element after element.
+  KOKKOS_FUNCTION void write_row(const Row& row, const MergeWeights& weights) const {
+    const A* const from_a = a.row(row.token, row.head);
+    const B* const from_b = b.row(row.token, row.head);
+    Out* const to = out.row(row.token, row.head);
+    const std::int32_t dim = packs.value() * size;
+    if (weights.kind == MergeWeights::sum) {
+      CHUNKED_PREFILL_INDEPENDENT
+      for (std::int32_t k = 0; k < dim; ++k) to[k] = merged(weights, from_a[k], from_b[k]);
+    } else if (weights.kind == MergeWeights::first) {
+      CHUNKED_PREFILL_INDEPENDENT
+      for (std::int32_t k = 0; k < dim; ++k) to[k] = converted<Out>(from_a[k]);
+    } else if (weights.kind == MergeWeights::second) {
+      CHUNKED_PREFILL_INDEPENDENT
+      for (std::int32_t k = 0; k < dim; ++k) to[k] = converted<Out>(from_b[k]);
+    } else {
+      for (std::int32_t k = 0; k < dim; ++k) to[k] = Out(0.0F);
     }
   }
 };

@@ -8,6 +8,16 @@
 #include <cstdint>
 #include <type_traits>
 
+// Before a loop whose turns do not touch each other's elements, though their arrays may be the
+// same.
+#if defined(__clang__)
+#define CHUNKED_PREFILL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__)
+#define CHUNKED_PREFILL_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define CHUNKED_PREFILL_INDEPENDENT
+#endif
+
 namespace chunked_prefill::impl {
 
 /// `size` elements that a lane reads or writes at once.
