@@ -349,12 +349,13 @@ TYPED_TEST(DeviceChecks, DrawnFaults) {
     std::mt19937 random(seed);
     OnDevice device = valid(batch);
     std::optional<cp::DeviceFault> expected;
-    for (std::size_t i = batch.prefix_lens.size(); i-- > 0;) {
+    for (std::size_t i = 0; i < batch.prefix_lens.size(); ++i) {
       const std::int64_t held = batch.shard.local_tokens(batch.prefix_lens[i]);
       if (random() % 8 != 0 || held == 0) continue;
       const auto page = static_cast<std::size_t>(
           random() % static_cast<std::uint32_t>((held - 1) / batch.page_size + 1));
       device.req_to_page[static_cast<std::size_t>(batch.req_pool_indices[i])][page] = -2;
+      if (expected) continue;  // not the first
       expected = cp::DeviceFault{.array = Array::req_to_page,
                                  .sequence = static_cast<std::int32_t>(i),
                                  .position = static_cast<std::int64_t>(page) * batch.page_size,
