@@ -213,12 +213,12 @@ void sequences_of_one_length(std::int32_t batch_size, std::int32_t prefix_len,
   }
 }
 
-// More than 2^31 tokens, in loops of which none begins on a multiple of anything.
+// More than 2^31 tokens, the last loops beginning past them, none on a multiple of anything.
 TYPED_TEST(Size, OffsetsPastTwoToThe31) {
-  sequences_of_one_length<TypeParam, std::int32_t>(5, 450000001, 500000003);
+  sequences_of_one_length<TypeParam, std::int32_t>(5, 450000001, 100000003);
 }
 TYPED_TEST(Size, OffsetsPastTwoToThe31Int64) {
-  sequences_of_one_length<TypeParam, std::int64_t>(5, 450000001, 500000003);
+  sequences_of_one_length<TypeParam, std::int64_t>(5, 450000001, 100000003);
 }
 
 // The longest prefix and the largest capacity, 2^31 - 1: one loop, written by one kernel.
