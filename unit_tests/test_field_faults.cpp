@@ -12,6 +12,7 @@
 
 // Kinds of faults that users of serving engines and of Kokkos have reported. Each is tested with
 // the input that shows it, the right answer worked out by hand, and with many others of its kind.
+// The second, two empty states that are merged, is MergeStates.TwoEmptyStatesAreEmpty.
 namespace {
 
 namespace cp = chunked_prefill;

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <Kokkos_Macros.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -915,20 +914,7 @@ TEST_F(Tool, MemoryOfBothPoliciesCountsTheDeviceOnce) {
 
 // A result that is not what the definitions give is told from bad input.
 TEST_F(Tool, FailedVerificationIsExitStatusOne) {
-#ifndef KOKKOS_ENABLE_LIBDL
-  GTEST_SKIP() << "Kokkos loads no tools";
-#endif
-  const auto spaces = execution_spaces();
-  const auto host = std::ranges::find_if(
-      spaces, [](const std::string& space) { return space == "Serial" || space == "OpenMP"; });
-  if (host == spaces.end()) GTEST_SKIP() << "no execution space on the host";
-  const auto spoilt = [&](const std::string& label, int value, const std::string& arguments) {
-    return shell("export KOKKOS_TOOLS_LIBS='" CHUNKED_PREFILL_WRONG_VALUE
-                 "' "
-                 "WRONG_LABEL=chunked_prefill::" +
-                 label + " WRONG_VALUE=" + std::to_string(value) + "\n\"$TOOL\" " + arguments +
-                 " --execution-space " + *host);
-  };
+  if (spoilable_space().empty()) GTEST_SKIP() << "no host space, or Kokkos loads no tools";
   const auto expect_failed = [&](const Outcome& outcome, const std::string& message) {
     EXPECT_EQ(outcome.status, 1);
     EXPECT_EQ(outcome.out, "");

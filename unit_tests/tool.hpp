@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <Kokkos_Macros.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -84,6 +85,25 @@ class Tool : public ::testing::Test {
       names.push_back(name);
     }
     return names;
+  }
+
+  /// A host space on which results can be spoiled; empty where none can.
+  [[nodiscard]] std::string spoilable_space() const {
+#ifdef KOKKOS_ENABLE_LIBDL
+    for (const std::string& space : execution_spaces()) {
+      if (space == "Serial" || space == "OpenMP") return space;
+    }
+#endif
+    return "";
+  }
+  /// Runs the tool with `arguments` while a Kokkos tool adds one to an int32 that is `value`, in
+  /// the memory labelled `label`.
+  [[nodiscard]] Outcome spoilt(const std::string& label, int value,
+                               const std::string& arguments) const {
+    return shell("export KOKKOS_TOOLS_LIBS='" CHUNKED_PREFILL_WRONG_VALUE
+                 "' WRONG_LABEL=chunked_prefill::" +
+                 label + " WRONG_VALUE=" + std::to_string(value) + "\n\"$TOOL\" " + arguments +
+                 " --execution-space " + spoilable_space());
   }
 
   [[nodiscard]] std::set<std::string> files() const {

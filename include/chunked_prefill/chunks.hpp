@@ -95,10 +95,10 @@ void chunking(const Space& space, const Lens& prefix_lens, std::int64_t chunk_le
   const std::size_t batch_size = prefix_lens.extent(0);
   impl::check_array("prefix_lens", prefix_lens);
   impl::check_split(batch_size, loops, chunk_len);
-  impl::check_extents("chunks.starts", chunks.starts, loops, batch_size);
-  impl::check_extents("chunks.ends", chunks.ends, loops, batch_size);
-  impl::check_extents("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
-  impl::check_extents("chunks.cum_seq_lens", chunks.cum_seq_lens, loops, batch_size + 1);
+  impl::check_table("chunks.starts", chunks.starts, loops, batch_size);
+  impl::check_table("chunks.ends", chunks.ends, loops, batch_size);
+  impl::check_table("chunks.len_in_chunk", chunks.len_in_chunk, loops, batch_size);
+  impl::check_table("chunks.cum_seq_lens", chunks.cum_seq_lens, loops, batch_size + 1);
   impl::launch(
       space,
       impl::ChunkRows{.prefix_lens = impl::IndexArray(prefix_lens.data()),

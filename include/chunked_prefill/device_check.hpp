@@ -94,12 +94,15 @@ class DeviceCheck {
   [[nodiscard]] const std::int32_t* copy_planned(const Space& space, const Lens& prefix_lens) {
     const std::span lens(prefix_lens);
     make_room(m_planned, "chunked_prefill::planned_lens", lens.size());
-    m_staged.resize(lens.size());
-    std::ranges::transform(lens, m_staged.begin(),
-                           [](auto length) { return static_cast<std::int32_t>(length); });
+    const auto copy_to = [&](std::int32_t* to) {
+      std::ranges::transform(lens, to,
+                             [](auto length) { return static_cast<std::int32_t>(length); });
+    };
     if constexpr (impl::runs_on_host<Space>) {
-      std::ranges::copy(m_staged, m_planned.data());  // such spaces keep their caller waiting
+      copy_to(m_planned.data());  // such spaces keep their caller waiting
     } else {
+      m_staged.resize(lens.size());
+      copy_to(m_staged.data());
       Kokkos::deep_copy(space, DeviceLens(m_planned.data(), lens.size()),
                         OnHost<const std::int32_t>(m_staged.data(), lens.size()));
       // CUDA has taken pageable memory when it returns. Others may read it later.
@@ -127,9 +130,9 @@ class DeviceCheck {
                               Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
 
   Array1D<impl::FaultRecord, MemorySpace> m_record;
-  DeviceLens m_planned;   ///< a plan's, of the host
-  DeviceLens m_admitted;  ///< those that `fill` reads
-  std::vector<std::int32_t> m_staged;
+  DeviceLens m_planned;                ///< a plan's, of the host
+  DeviceLens m_admitted;               ///< those that `fill` reads
+  std::vector<std::int32_t> m_staged;  ///< on their way there
 };
 
 }  // namespace chunked_prefill

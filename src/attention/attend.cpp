@@ -4,6 +4,7 @@
 #include <chunked_prefill/attention/impl/attend.hpp>
 #include <chunked_prefill/impl/execution.hpp>
 #include <chunked_prefill/impl/search.hpp>
+#include <chunked_prefill/impl/spaces.hpp>
 #include <cstdint>
 
 namespace chunked_prefill::impl {
@@ -147,31 +148,14 @@ void attend(const Space& space, const MlaLayer<typename Space::memory_space>& la
                        static_cast<std::size_t>(layer.shape.value_dim)));
 }
 
-#define CHUNKED_PREFILL_ATTENTION(SPACE)                                                        \
-  template void up_project(const SPACE&, const MlaLayer<SPACE::memory_space>&,                  \
+#define CHUNKED_PREFILL_ATTENTION(KEYWORDS, SPACE)                                              \
+  KEYWORDS void up_project(const SPACE&, const MlaLayer<SPACE::memory_space>&,                  \
                            const KeyBuffers<SPACE::memory_space>&);                             \
-  template void attend(const SPACE&, const MlaLayer<SPACE::memory_space>&,                      \
+  KEYWORDS void attend(const SPACE&, const MlaLayer<SPACE::memory_space>&,                      \
                        const QueryBatch<SPACE::memory_space>&,                                  \
                        const KeyBuffers<SPACE::memory_space>&, const KeyRanges&,                \
                        const Kokkos::View<float***, Kokkos::LayoutRight, SPACE::memory_space>&, \
                        const Kokkos::View<float**, Kokkos::LayoutRight, SPACE::memory_space>&);
-#ifdef KOKKOS_ENABLE_SERIAL
-CHUNKED_PREFILL_ATTENTION(Kokkos::Serial)
-#endif
-#ifdef KOKKOS_ENABLE_OPENMP
-CHUNKED_PREFILL_ATTENTION(Kokkos::OpenMP)
-#endif
-#ifdef KOKKOS_ENABLE_THREADS
-CHUNKED_PREFILL_ATTENTION(Kokkos::Threads)
-#endif
-#ifdef KOKKOS_ENABLE_CUDA
-CHUNKED_PREFILL_ATTENTION(Kokkos::Cuda)
-#endif
-#ifdef KOKKOS_ENABLE_HIP
-CHUNKED_PREFILL_ATTENTION(Kokkos::HIP)
-#endif
-#ifdef KOKKOS_ENABLE_SYCL
-CHUNKED_PREFILL_ATTENTION(Kokkos::SYCL)
-#endif
+CHUNKED_PREFILL_FOR_EACH_SPACE(CHUNKED_PREFILL_ATTENTION, template)
 
 }  // namespace chunked_prefill::impl

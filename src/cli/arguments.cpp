@@ -121,14 +121,20 @@ void add_build_options(CLI::App& command, Typed& typed, const char* policies) {
   add_execution_space(command, typed);
 }
 
+/// Where what is computed goes instead of standard output, if `arguments` say so.
+template <class Arguments>
+void add_documents(CLI::App& command, Arguments& arguments, const char* json, const char* svg) {
+  command.add_option("--json", arguments.json, json)->type_name("FILE|-");
+  command.add_option("--svg", arguments.svg, svg)->type_name("FILE|-");
+}
+
 CLI::App* add_plan(CLI::App& app, Typed& typed) {
   auto* plan = app.add_subcommand("plan", "Build the prefix metadata of one batch and show it");
   plan->add_option("BATCH.json", typed.plan.batch, "the batch; - for standard input")
       ->type_name("");
   add_build_options(*plan, typed, "equal|packed|both");
-  plan->add_option("--json", typed.plan.json, "write every array as one JSON document")
-      ->type_name("FILE|-");
-  plan->add_option("--svg", typed.plan.svg, "draw the loops as a picture")->type_name("FILE|-");
+  add_documents(*plan, typed.plan, "write every array as one JSON document",
+                "draw the loops as a picture");
   plan->add_flag("--check", typed.plan.check, "verify every value against a serial computation");
   return plan;
 }
@@ -148,10 +154,8 @@ CLI::App* add_replay(CLI::App& app, Typed& typed) {
   add_build_options(*replay, typed, "equal|packed");
   replay->add_flag("--verify", typed.replay.verify,
                    "verify every value of every step against a serial computation");
-  replay->add_option("--json", typed.replay.json, "write the numbers as one JSON document")
-      ->type_name("FILE|-");
-  replay->add_option("--svg", typed.replay.svg, "draw the loops of the steps as a picture")
-      ->type_name("FILE|-");
+  add_documents(*replay, typed.replay, "write the numbers as one JSON document",
+                "draw the loops of the steps as a picture");
   return replay;
 }
 
@@ -175,10 +179,8 @@ CLI::App* add_attend(CLI::App& app, Typed& typed) {
   number("--seed", typed.seed, "of the data (default 1)");
   add_grain(*attend, typed);
   add_execution_space(*attend, typed);
-  attend->add_option("--json", typed.attend.json, "write the numbers as one JSON document")
-      ->type_name("FILE|-");
-  attend->add_option("--svg", typed.attend.svg, "draw the time of each stage as a picture")
-      ->type_name("FILE|-");
+  add_documents(*attend, typed.attend, "write the numbers as one JSON document",
+                "draw the time of each stage as a picture");
   return attend;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <chunked_prefill/impl/spaces.hpp>
 #include <chunked_prefill/paged_prefix.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -20,24 +21,9 @@ namespace chunked_prefill::cli {
 /// Calls `f.template operator()<Space>()` for each execution space that Kokkos was built with.
 template <class F>
 void for_each_execution_space(const F& f) {
-#ifdef KOKKOS_ENABLE_SERIAL
-  f.template operator()<Kokkos::Serial>();
-#endif
-#ifdef KOKKOS_ENABLE_OPENMP
-  f.template operator()<Kokkos::OpenMP>();
-#endif
-#ifdef KOKKOS_ENABLE_THREADS
-  f.template operator()<Kokkos::Threads>();
-#endif
-#ifdef KOKKOS_ENABLE_CUDA
-  f.template operator()<Kokkos::Cuda>();
-#endif
-#ifdef KOKKOS_ENABLE_HIP
-  f.template operator()<Kokkos::HIP>();
-#endif
-#ifdef KOKKOS_ENABLE_SYCL
-  f.template operator()<Kokkos::SYCL>();
-#endif
+#define CHUNKED_PREFILL_CALL(F, SPACE) F.template operator()<SPACE>();
+  CHUNKED_PREFILL_FOR_EACH_SPACE(CHUNKED_PREFILL_CALL, f)
+#undef CHUNKED_PREFILL_CALL
 }
 
 /// A copy of `values` where `MemorySpace` can reach them; the values themselves where it can

@@ -20,11 +20,11 @@ namespace chunked_prefill {
 ///
 /// \param cache (num_slots, latent_dim + rope_dim) of an Element type, elements of a row side by
 ///   side, rows any distance apart: the paged cache, slot after slot.
-/// \param chunk_kv_indices (tokens) int32 or int64 slots, such as
-/// `metadata.chunk_kv_indices(loop)`. \param latent (tokens, latent_dim) of an Element type, such
-/// as 512 for DeepSeek. \param rope (tokens, rope_dim) of the same or another, such as 64. \param
-/// scale of an fp8 cache's tensor; 1 otherwise. \throws InvalidArgument naming the array when
-/// extents disagree or elements of a row are not side
+/// \param chunk_kv_indices (tokens) int32 or int64 slots, `metadata.chunk_kv_indices(loop)`.
+/// \param latent (tokens, latent_dim) of an Element type, such as 512 for DeepSeek.
+/// \param rope (tokens, rope_dim) of the same or another, such as 64.
+/// \param scale of an fp8 cache's tensor; 1 otherwise.
+/// \throws InvalidArgument naming the array when extents disagree or elements of a row are not side
 ///   by side.
 template <ExecutionSpace Space, class Cache, class Slots, class Latent, class Rope>
 void gather_rows(const Space& space, const Cache& cache, const Slots& chunk_kv_indices,

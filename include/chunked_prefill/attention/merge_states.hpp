@@ -2,31 +2,12 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
-#include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/attention_state.hpp>
 #include <chunked_prefill/attention/impl/merge_kernel.hpp>
 #include <chunked_prefill/concepts.hpp>
-#include <chunked_prefill/error.hpp>
-#include <chunked_prefill/impl/checks.hpp>
 #include <string>
-#include <type_traits>
 
 namespace chunked_prefill {
-
-/// A partial result of attention: for each query token and head the softmax-weighted values of some
-/// of its keys, and the logarithm of the sum of the exponentials of their scores (LSE).
-///
-/// \tparam Values View (tokens, heads, dim) of an Element type, elements of a head side by side.
-/// \tparam Lse View (tokens, heads) of float, strides as they come.
-template <class Values, class Lse>
-struct AttentionState {
-  Values values;
-  Lse lse;
-  /// Base of the logarithm, and of the exponentials: natural for FlashAttention and FlashMLA, two
-  /// for FlashInfer.
-  LseBase base = LseBase::natural;
-};
-template <class Values, class Lse, class... Base>
-AttentionState(Values, Lse, Base...) -> AttentionState<Values, Lse>;
 
 /// Merges two partial results over disjoint sets of keys into that over both:
 ///

@@ -149,8 +149,9 @@ void attend_prefix(const Space& space, const ChunkPlan& plan,
 /// Merges into `state` the causal attention of the queries to the new tokens of their sequences,
 /// which are the queries' own: in pieces of at most `workspace.chunk_capacity()` tokens.
 ///
-/// \param latent (query_tokens, latent_dim), \param rope (query_tokens, rope_dim), of any Element
-///   type: the rows of the new tokens, which need not be in the cache.
+/// \param latent (query_tokens, latent_dim) of any Element type: with `rope`, the rows of the new
+///   tokens, which need not be in the cache.
+/// \param rope (query_tokens, rope_dim) of any Element type.
 /// \param after_stage as for `attend_prefix`, of each piece.
 template <ExecutionSpace Space, class MemorySpace, class Latent, class Rope, class Values,
           class Lse, class AfterStage = impl::NothingAfterStage>

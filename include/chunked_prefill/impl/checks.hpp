@@ -59,17 +59,34 @@ void check_countable(std::string_view argument, std::size_t size) {
 template <class View>
 void check_extents(std::string_view argument, const View& view, std::size_t rows,
                    std::size_t columns) {
+  if (view.extent(0) == rows && view.extent(1) == columns) return;
+  throw InvalidArgument(std::string(argument), "extents (" + std::to_string(view.extent(0)) + ", " +
+                                                   std::to_string(view.extent(1)) + ") where (" +
+                                                   std::to_string(rows) + ", " +
+                                                   std::to_string(columns) + ") are needed");
+}
+
+/// A table that is one array, row after row.
+template <class View>
+void check_table(std::string_view argument, const View& view, std::size_t rows,
+                 std::size_t columns) {
   if (!view.span_is_contiguous()) {
     throw InvalidArgument(std::string(argument), "row stride " + std::to_string(view.stride(0)) +
                                                      " where " + std::to_string(view.extent(1)) +
                                                      " is needed");
   }
   check_aligned(argument, view.data());
-  if (view.extent(0) == rows && view.extent(1) == columns) return;
-  throw InvalidArgument(std::string(argument), "extents (" + std::to_string(view.extent(0)) + ", " +
-                                                   std::to_string(view.extent(1)) + ") where (" +
-                                                   std::to_string(rows) + ", " +
-                                                   std::to_string(columns) + ") are needed");
+  check_extents(argument, view, rows, columns);
+}
+
+/// The last index of a View steps from one element to the next.
+/// \param elements that step, such as `the pages of a row`.
+template <class View>
+void check_side_by_side(std::string_view argument, const View& view, const char* elements) {
+  constexpr auto last = static_cast<int>(View::rank()) - 1;
+  if (view.extent(last) <= 1 || view.stride(last) == 1) return;
+  throw InvalidArgument(std::string(argument), "stride " + std::to_string(view.stride(last)) +
+                                                   " between " + elements + " where 1 is needed");
 }
 
 /// An equal split whose positions and totals are int32.
@@ -91,10 +108,7 @@ void check_page_table(const PageTable<MemorySpace>& req_to_page) {
   check_range("req_to_page.extent(0)", static_cast<std::int64_t>(req_to_page.extent(0)), 0,
               INT32_MAX);
   check_aligned("req_to_page", req_to_page.data());
-  if (req_to_page.extent(1) > 1 && req_to_page.stride(1) != 1) {
-    throw InvalidArgument("req_to_page", "stride " + std::to_string(req_to_page.stride(1)) +
-                                             " between the pages of a row where 1 is needed");
-  }
+  check_side_by_side("req_to_page", req_to_page, "the pages of a row");
   if (req_to_page.extent(0) > 1 && req_to_page.stride(0) < req_to_page.extent(1)) {
     throw InvalidArgument("req_to_page", "row stride " + std::to_string(req_to_page.stride(0)) +
                                              " is less than the " +

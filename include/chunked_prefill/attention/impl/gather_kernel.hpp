@@ -34,17 +34,9 @@ template <class View>
 void check_rows(const std::string& name, const View& view, std::size_t rows, std::size_t columns) {
   static_assert(View::rank() == 2 && Element<typename View::non_const_value_type>,
                 "a rank-2 View of an Element type is needed");
-  if (view.extent(0) != rows || view.extent(1) != columns) {
-    throw InvalidArgument(name, "extents (" + std::to_string(view.extent(0)) + ", " +
-                                    std::to_string(view.extent(1)) + ") where (" +
-                                    std::to_string(rows) + ", " + std::to_string(columns) +
-                                    ") are needed");
-  }
+  check_extents(name, view, rows, columns);
   check_range(name + ".extent(1)", static_cast<std::int64_t>(columns), 0, INT32_MAX);
-  if (columns > 1 && view.stride(1) != 1) {
-    throw InvalidArgument(name, "stride " + std::to_string(view.stride(1)) +
-                                    " between the elements of a row where 1 is needed");
-  }
+  check_side_by_side(name, view, "the elements of a row");
 }
 
 /// Copies rows `size` elements at a time, some rows a team: the parts of a row lie side by side in
@@ -120,8 +112,6 @@ template <int size, ExecutionSpace Space, class From, class Slot, class Latent, 
 void launch_gather_packs(const Space& space, const GatherPart<From>& cache, const Slot* slots,
                          const GatherPart<Latent>& latent, const GatherPart<Rope>& rope,
                          std::size_t tokens, float scale) {
-  constexpr int team_size = runs_on_host<Space> ? 1 : 8;
-  constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
   const std::int32_t packs = cache.columns / size;
   GatherRows<std::remove_const_t<From>, std::remove_const_t<Slot>, Latent, Rope, size> kernel{
       .cache = {cache.data, cache.row_stride, cache.columns},
@@ -131,10 +121,11 @@ void launch_gather_packs(const Space& space, const GatherPart<From>& cache, cons
       .tokens = static_cast<std::int64_t>(tokens),
       .packs = Divisor(packs),
       .latent_packs = latent.columns / size,
-      .rows_per_team = std::max(packs_per_team / packs, 1),
+      .rows_per_team = std::max(packs_per_team<Space> / packs, 1),
       .scale = scale};
   launch_teams("chunked_prefill::gather_rows", space,
-               ceil_div(kernel.tokens, std::int64_t{kernel.rows_per_team}), team_size, kernel);
+               ceil_div(kernel.tokens, std::int64_t{kernel.rows_per_team}), pack_team_size<Space>,
+               kernel);
 }
 
 template <ExecutionSpace Space, class From, class Slot, class Latent, class Rope>

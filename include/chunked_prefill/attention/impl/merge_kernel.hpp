@@ -2,6 +2,7 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <chunked_prefill/attention/attention_state.hpp>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/impl/packs.hpp>
 #include <chunked_prefill/impl/checks.hpp>
@@ -11,12 +12,7 @@
 #include <string>
 #include <type_traits>
 
-namespace chunked_prefill {
-
-/// Base of a log-sum-exp.
-enum class LseBase { natural, two };
-
-namespace impl {
+namespace chunked_prefill::impl {
 
 /// An AttentionState for kernels.
 template <class T>
@@ -57,11 +53,8 @@ void check_state(const std::string& name, const Values& values, const Lse& lse,
                 "lse: a rank-2 View of float is needed");
   for (int r = 0; r < 3; ++r) check_extent(name + ".values", values.extent(r), out.extent(r));
   for (int r = 0; r < 2; ++r) check_extent(name + ".lse", lse.extent(r), out.extent(r));
-  if (values.extent(2) > 1 && values.stride(2) != 1) {
-    throw InvalidArgument(name + ".values",
-                          "stride " + std::to_string(values.stride(2)) +
-                              " between the elements of a head where 1 is needed");
-  }
+  check_side_by_side(name + ".values", values, "the elements of a head");
+  check_range("dim", static_cast<std::int64_t>(out.extent(2)), 0, INT32_MAX);
   check_range("tokens * heads", static_cast<std::int64_t>(out.extent(0) * out.extent(1)), 0,
               INT32_MAX);
 }
@@ -209,8 +202,6 @@ void launch_merge_packs(const Space& space, const StatePart<A>& a, const StatePa
                         const StatePart<Out>& out, std::size_t tokens, std::size_t heads,
                         std::size_t dim) {
   using Kernel = MergeStates<std::remove_const_t<A>, std::remove_const_t<B>, Out, size>;
-  constexpr int team_size = runs_on_host<Space> ? 1 : 8;
-  constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
   const auto packs = static_cast<std::int32_t>(dim) / size;
   Kernel kernel{.a = {a.values, a.token_stride, a.head_stride, a.lse, a.lse_token_stride,
                       a.lse_head_stride, a.base},
@@ -220,9 +211,9 @@ void launch_merge_packs(const Space& space, const StatePart<A>& a, const StatePa
                 .rows = static_cast<std::int32_t>(tokens * heads),
                 .heads = Divisor(static_cast<std::int32_t>(heads)),
                 .packs = Divisor(packs),
-                .rows_per_team = std::max(packs_per_team / packs, 1)};
+                .rows_per_team = std::max(packs_per_team<Space> / packs, 1)};
   launch_teams("chunked_prefill::merge_states", space, ceil_div(kernel.rows, kernel.rows_per_team),
-               team_size, kernel);
+               pack_team_size<Space>, kernel);
 }
 
 template <ExecutionSpace Space, class A, class B, class Out>
@@ -242,6 +233,4 @@ void launch_merge(const Space& space, const StatePart<A>& a, const StatePart<B>&
   }
 }
 
-}  // namespace impl
-
-}  // namespace chunked_prefill
+}  // namespace chunked_prefill::impl

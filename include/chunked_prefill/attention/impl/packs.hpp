@@ -4,6 +4,8 @@
 #include <Kokkos_Core.hpp>
 #include <algorithm>
 #include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/concepts.hpp>
+#include <chunked_prefill/impl/execution.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -41,6 +43,12 @@ bool is_packed(const T* data, int size, std::size_t row, Strides... strides) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0 && whole(row) &&
          (whole(strides) && ...);
 }
+
+/// Threads of a team that moves packs, and how many packs it moves, or a row where that has more.
+template <ExecutionSpace Space>
+inline constexpr int pack_team_size = runs_on_host<Space> ? 1 : 8;
+template <ExecutionSpace Space>
+inline constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
 
 template <class To, class From>
 KOKKOS_FUNCTION To converted(From value) {
