@@ -116,13 +116,7 @@ class ChunkedPrefillMetadata {
   ///   length where that is another, its policy, grain and shard included; `shape` when the buffers
   ///   are too small for it, since those of a captured build stay where they are.
   void resize_within(const ChunkPlan& plan, const ChunkShape& shape) {
-    const ChunkShape live = plan.shape();
-    impl::check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
-    impl::check_same_split(live, shape);
-    impl::check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
-    impl::check_range("plan.chunked_loop_num", live.chunked_loop_num, 0, shape.chunked_loop_num);
-    impl::check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);
-    impl::check_range("plan.total_tokens", live.total_tokens, 0, shape.total_tokens);
+    impl::check_within(plan.shape(), shape);
     const MetadataSizes held{
         .starts = std::min({m_buffers.starts.extent(0), m_buffers.ends.extent(0),
                             m_buffers.len_in_chunk.extent(0)}),

@@ -7,6 +7,7 @@
 #include <chunked_prefill/fill.hpp>
 #include <utility>
 
+#include "../startup/kokkos_settings.hpp"
 #include "device.hpp"
 
 namespace chunked_prefill::cli {
@@ -57,7 +58,7 @@ class StageClock {
 
 /// Kokkos is there before what is derived from this, and until after it.
 struct AttentionWithKokkos : Attention {
-  const Kokkos::ScopeGuard kokkos{kokkos_settings()};
+  const Kokkos::ScopeGuard kokkos{startup::kokkos_settings()};
 };
 
 template <class Space, class Element>

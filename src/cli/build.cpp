@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
+#include "../startup/kokkos_settings.hpp"
 #include "device.hpp"
-#include "environment.hpp"
 #include "memory.hpp"
 
 namespace chunked_prefill::cli {
@@ -142,25 +142,8 @@ void check_memory(const Batch& batch, std::span<const PlanOptions> builds, Index
                  on_device + copied);
 }
 
-Kokkos::InitializationSettings kokkos_settings() {
-  std::int32_t most_threads = INT32_MAX;
-  int gpus = -1;
-#ifdef KOKKOS_ENABLE_OPENMP
-  most_threads = 512;  // it crashes beyond
-#endif
-#ifdef KOKKOS_ENABLE_CUDA
-  const cudaError_t error = cudaGetDeviceCount(&gpus);
-  if (error != cudaSuccess) {
-    throw InvalidArgument("execution space",
-                          std::string("no GPU can be used: ") + cudaGetErrorString(error));
-  }
-#endif
-  check_environment(most_threads, gpus);
-  return Kokkos::InitializationSettings().set_disable_warnings(true).set_print_configuration(false);
-}
-
 struct Builder::State {
-  const Kokkos::ScopeGuard kokkos{kokkos_settings()};
+  const Kokkos::ScopeGuard kokkos{startup::kokkos_settings()};
   IndexType index_type = IndexType::int32;
   std::string execution_space;
   std::unique_ptr<DeviceBuilder> device;

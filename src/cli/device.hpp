@@ -14,10 +14,6 @@
 
 namespace chunked_prefill::cli {
 
-/// What is set here goes before the environment; standard output is the report's alone.
-/// \throws InvalidArgument naming an environment variable that Kokkos would end the process for.
-[[nodiscard]] Kokkos::InitializationSettings kokkos_settings();
-
 /// Calls `f.template operator()<Space>()` for each execution space that Kokkos was built with.
 template <class F>
 void for_each_execution_space(const F& f) {

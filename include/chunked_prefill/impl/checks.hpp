@@ -161,6 +161,16 @@ inline void check_same_split(const ChunkShape& plan, const ChunkShape& shape) {
   check_same("plan.shard.interleave", plan.shard.interleave, shape.shard.interleave);
 }
 
+/// The batch of a plan, of shape `live`, is within the bounds that `shape` was made for.
+inline void check_within(const ChunkShape& live, const ChunkShape& shape) {
+  check_range("plan.batch_size", live.batch_size, shape.batch_size, shape.batch_size);
+  check_same_split(live, shape);
+  check_range("plan.chunk_len", live.chunk_len, shape.chunk_len, shape.chunk_len);
+  check_range("plan.chunked_loop_num", live.chunked_loop_num, 0, shape.chunked_loop_num);
+  check_range("plan.max_prefix_len", live.max_prefix_len, 0, shape.max_prefix_len);
+  check_range("plan.total_tokens", live.total_tokens, 0, shape.total_tokens);
+}
+
 /// The device's inputs fit the plan that the host's lengths gave.
 /// \param longest names the argument that says how long the longest prefix is.
 template <class MemorySpace, Index Length, Index RequestIndex, class Name>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "environment.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -14,14 +12,19 @@
 #include <string_view>
 #include <system_error>
 
-#include "text.hpp"
-
-namespace chunked_prefill::cli {
+namespace chunked_prefill::startup {
 namespace {
 
 [[noreturn]] void refuse(const char* variable, std::string_view value, std::string_view right) {
-  throw InvalidArgument(variable, fmt::format("\"{}\" in the environment is not {}",
-                                              elided(std::string(value)), right));
+  constexpr std::size_t most = 40;
+  std::string shown(value.substr(0, most));
+  if (value.size() > most) shown += "...";
+  throw InvalidArgument(variable,
+                        '"' + shown + "\" in the environment is not " + std::string(right));
+}
+
+std::string range(std::int32_t least, std::int32_t most) {
+  return '[' + std::to_string(least) + ", " + std::to_string(most) + ']';
 }
 
 void check_integer(const char* variable, std::int32_t least, std::int32_t most) {
@@ -34,7 +37,7 @@ void check_integer(const char* variable, std::int32_t least, std::int32_t most) 
       number <= most) {
     return;
   }
-  refuse(variable, value, fmt::format("an integer in [{}, {}]", least, most));
+  refuse(variable, value, "an integer in " + range(least, most));
 }
 
 void check_word(const char* variable, std::initializer_list<std::string_view> words,
@@ -59,7 +62,7 @@ void check_openmp_threads(std::int32_t most) {
   const char* const text = std::getenv(variable);
   if (text == nullptr) return;
   if (std::strtoll(text, nullptr, 10) > most) {
-    refuse(variable, text, fmt::format("at most {} threads", most));
+    refuse(variable, text, "at most " + std::to_string(most) + " threads");
   }
 }
 
@@ -78,7 +81,7 @@ std::int32_t check_visible_devices(std::int32_t gpus) {
     if (at == end) return count;
     if (*at++ != ',') break;
   }
-  refuse(variable, value, fmt::format("a list of GPUs in [0, {}]", gpus - 1));
+  refuse(variable, value, "a list of GPUs in " + range(0, gpus - 1));
 }
 
 }  // namespace
@@ -93,4 +96,4 @@ void check_environment(std::int32_t most_threads, std::int32_t gpus) {
   check_bool("KOKKOS_TUNE_INTERNALS");
 }
 
-}  // namespace chunked_prefill::cli
+}  // namespace chunked_prefill::startup

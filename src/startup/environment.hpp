@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace chunked_prefill::cli {
+namespace chunked_prefill::startup {
 
 /// Judges the environment variables that Kokkos reads when it is initialised, and would end the
 /// process for, or crash.
@@ -12,4 +12,4 @@ namespace chunked_prefill::cli {
 /// \throws InvalidArgument naming the variable, its value and what would have been right.
 void check_environment(std::int32_t most_threads, std::int32_t gpus);
 
-}  // namespace chunked_prefill::cli
+}  // namespace chunked_prefill::startup

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT
+#include "arguments.hpp"
+
+#include <chunked_prefill/error.hpp>
+#include <string_view>
+
+namespace chunked_prefill::python {
+namespace {
+
+/// The parts of DLPack's C interface for exchange (1.2) that this module calls: of every producer
+/// that has it, in the attribute `__dlpack_c_exchange_api__` of its type.
+struct ExchangeApi {
+  std::uint32_t major;
+  std::uint32_t minor;
+  ExchangeApi* previous;
+  void* managed_tensor_allocator;
+  void* managed_tensor_from_py_object_no_sync;
+  void* managed_tensor_to_py_object_no_sync;
+  int (*dltensor_from_py_object_no_sync)(void* object, nb::dlpack::dltensor* tensor);
+  int (*current_work_stream)(std::int32_t device_type, std::int32_t device_id, void** stream);
+};
+
+/// Null where the producer has none. The last type's is kept: tensors of a call are of one.
+const ExchangeApi* exchange_api(nb::handle object) {
+  static PyTypeObject* last_type = nullptr;
+  static const ExchangeApi* last_api = nullptr;
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  if (type == last_type) return last_api;
+  const ExchangeApi* api = nullptr;
+  PyObject* const capsule =
+      PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (capsule != nullptr && PyCapsule_IsValid(capsule, "dlpack_exchange_api") != 0) {
+    api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    while (api != nullptr && api->major > 1) api = api->previous;
+  }
+  PyErr_Clear();
+  Py_XDECREF(capsule);
+  Py_INCREF(type);  // kept, so that its address names no other type
+  Py_XDECREF(last_type);
+  last_type = type;
+  last_api = api;
+  return api;
+}
+
+std::string kind_of(nb::handle object) {
+  const nb::object name = nb::inst_name(object);
+  return nb::str(name).c_str();
+}
+
+/// The words of the Python exception that is set, which is cleared.
+std::string pending_error() {
+  nb::python_error error;
+  return nb::str(error.value()).c_str();
+}
+
+/// The capsule of `__dlpack__`, asked not to make streams wait for each other.
+nb::object capsule(const char* name, nb::handle object) {
+  try {
+    const nb::object device = object.attr("__dlpack_device__")();
+    const auto type = nb::cast<std::int32_t>(nb::int_(nb::object(device[0])));
+    if (type == Device::cpu) return object.attr("__dlpack__")();
+    return object.attr("__dlpack__")(nb::arg("stream") = -1);
+  } catch (const nb::python_error& error) {
+    throw InvalidArgument(name, std::string("of type ") + kind_of(object) +
+                                    " cannot be read by DLPack: " + nb::str(error.value()).c_str());
+  } catch (const nb::cast_error&) {
+    throw InvalidArgument(name, "of type " + kind_of(object) + " has no DLPack device");
+  }
+}
+
+}  // namespace
+
+Tensor::Tensor(const char* name, nb::handle object) : m_name(name) {
+  const ExchangeApi* const api = exchange_api(object);
+  if (api != nullptr && api->dltensor_from_py_object_no_sync != nullptr) {
+    nb::dlpack::dltensor tensor;
+    if (api->dltensor_from_py_object_no_sync(object.ptr(), &tensor) != 0) {
+      throw InvalidArgument(name, pending_error());
+    }
+    m_owner = nb::borrow(object);
+    read(tensor);
+    return;
+  }
+  if (!nb::hasattr(object, "__dlpack__") || PyType_Check(object.ptr())) {
+    throw InvalidArgument(name, "of type " + kind_of(object) + " is no tensor");
+  }
+  const nb::object from = capsule(name, object);
+  if (!nb::try_cast(from, m_array)) {
+    throw InvalidArgument(name, "of type " + kind_of(object) + " cannot be read by DLPack");
+  }
+  nb::dlpack::dltensor tensor{};
+  tensor.data = const_cast<void*>(m_array.data());
+  tensor.device = {m_array.device_type(), m_array.device_id()};
+  tensor.ndim = static_cast<std::int32_t>(m_array.ndim());
+  tensor.dtype = m_array.dtype();
+  tensor.shape = const_cast<std::int64_t*>(m_array.shape_ptr());
+  tensor.strides = const_cast<std::int64_t*>(m_array.stride_ptr());
+  read(tensor);
+}
+
+void Tensor::read(const nb::dlpack::dltensor& tensor) {
+  m_data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  m_device = {tensor.device.device_type, tensor.device.device_id};
+  if (m_device.type == 3) m_device = {Device::cpu, 0};  // pinned memory
+  if (m_device.type == Device::cpu) m_device.id = 0;
+  m_rank = tensor.ndim;
+  m_type = tensor.dtype;
+  if (m_rank > 2) return;
+  std::int64_t contiguous = 1;
+  for (std::int32_t d = m_rank - 1; d >= 0; --d) {
+    m_shape[d] = tensor.shape[d];
+    // Of one element or none a stride says nothing.
+    m_stride[d] = tensor.strides == nullptr || m_shape[d] <= 1 ? contiguous : tensor.strides[d];
+    contiguous *= m_shape[d];
+  }
+}
+
+std::string Tensor::type() const {
+  static constexpr const char* codes[] = {"int",    "uint",    "float", "handle",
+                                          "bfloat", "complex", "bool"};
+  const std::string code =
+      m_type.code < std::size(codes) ? codes[m_type.code] : "type " + std::to_string(m_type.code);
+  return code + std::to_string(m_type.bits);
+}
+
+void Tensor::require_rank(std::int32_t rank, const char* words) const {
+  if (m_rank != rank) {
+    throw InvalidArgument(m_name, std::string("has ") + std::to_string(m_rank) +
+                                      " dimensions and must have " + words);
+  }
+  for (std::int32_t d = 0; d < rank; ++d) {
+    if (m_stride[d] < 0) {
+      throw InvalidArgument(
+          m_name, "has stride " + std::to_string(m_stride[d]) + ", and must not run backwards");
+    }
+  }
+}
+
+Integers Tensor::integers() const {
+  require_rank(1, "1");
+  if (m_type.code != 0 || (m_type.bits != 32 && m_type.bits != 64) || m_type.lanes != 1) {
+    throw InvalidArgument(m_name, "has elements of " + type() + " and must have int32 or int64");
+  }
+  return {.data = m_data,
+          .size = static_cast<std::size_t>(m_shape[0]),
+          .stride = static_cast<std::size_t>(m_stride[0]),
+          .is_int64 = m_type.bits == 64};
+}
+
+Pages Tensor::pages() const {
+  require_rank(2, "2: (max_requests, max_pages)");
+  if (m_type.code != 0 || m_type.bits != 32 || m_type.lanes != 1) {
+    throw InvalidArgument(m_name, "has elements of " + type() + " and must have int32");
+  }
+  return {.data = reinterpret_cast<const std::int32_t*>(m_data),
+          .max_requests = static_cast<std::size_t>(m_shape[0]),
+          .max_pages = static_cast<std::size_t>(m_shape[1]),
+          .row_stride = static_cast<std::size_t>(m_stride[0]),
+          .page_stride = static_cast<std::size_t>(m_stride[1])};
+}
+
+std::int32_t* Tensor::buffer(std::size_t words) const {
+  const Integers held = integers();
+  if (held.is_int64 || held.stride != 1 || held.size < words) {
+    throw InvalidArgument(m_name, "has " + std::to_string(held.size) + " elements of " + type() +
+                                      " and must have " + std::to_string(words) +
+                                      " contiguous ones of int32");
+  }
+  return reinterpret_cast<std::int32_t*>(m_data);
+}
+
+void Tensor::require(const Device& device, const char* beside) const {
+  if (m_device == device) return;
+  throw InvalidArgument(m_name,
+                        "is on " + name(m_device) + ", and " + beside + " on " + name(device));
+}
+
+std::uintptr_t stream_handle(nb::handle stream, nb::handle tensor, const Device& device) {
+  if (device.type == Device::cpu) return 0;
+  if (!stream.is_none()) {
+    return static_cast<std::uintptr_t>(integer("stream", stream));
+  }
+  const ExchangeApi* const api = exchange_api(tensor);
+  void* current = nullptr;
+  if (api == nullptr || api->current_work_stream == nullptr) {
+    throw InvalidArgument("stream", "is None, and tensors of type " + kind_of(tensor) +
+                                        " do not tell their current stream: give its handle");
+  }
+  if (api->current_work_stream(device.type, device.id, &current) != 0) {
+    throw InvalidArgument("stream", pending_error());
+  }
+  return reinterpret_cast<std::uintptr_t>(current);
+}
+
+std::int64_t integer(const char* name, nb::handle object) {
+  nb::object index;
+  if (!PyBool_Check(object.ptr())) index = nb::steal(PyNumber_Index(object.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    throw InvalidArgument(name, "of type " + kind_of(object) + " is no integer");
+  }
+  int overflow = 0;
+  const std::int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0) {
+    throw InvalidArgument(name,
+                          std::string(nb::str(index).c_str()).substr(0, 40) + " is beyond int64");
+  }
+  return value;
+}
+
+bool is_int64_type(const char* name, nb::handle object) {
+  const nb::str text(object);
+  const std::string_view type = text.c_str();
+  if (type == "int32" || type == "torch.int32") return false;
+  if (type == "int64" || type == "torch.int64") return true;
+  throw InvalidArgument(name, '"' + std::string(type.substr(0, 40)) + "\" is not int32 or int64");
+}
+
+PlanOptions plan_options(nb::handle chunk_capacity, nb::handle policy, nb::handle grain,
+                         nb::handle shard) {
+  PlanOptions options{.chunk_capacity = integer("chunk_capacity", chunk_capacity),
+                      .grain = integer("grain", grain)};
+  const nb::str text(policy);
+  const std::string_view word = text.c_str();
+  if (word == "packed") {
+    options.policy = Policy::packed;
+  } else if (word != "equal") {
+    throw InvalidArgument("policy",
+                          '"' + std::string(word.substr(0, 40)) + "\" is not equal or packed");
+  }
+  if (shard.is_none()) return options;
+  if (!nb::isinstance<nb::tuple>(shard) || nb::len(shard) != 3) {
+    throw InvalidArgument("shard", "is no tuple of world_size, rank and interleave");
+  }
+  const auto element = [&](std::size_t k, const char* name) {
+    const std::int64_t value = integer(name, nb::object(shard[k]));
+    if (value < INT32_MIN || value > INT32_MAX) {
+      throw InvalidArgument(name, std::to_string(value) + " is beyond int32");
+    }
+    return static_cast<std::int32_t>(value);
+  };
+  options.shard = {.world_size = element(0, "shard.world_size"),
+                   .rank = element(1, "shard.rank"),
+                   .interleave = element(2, "shard.interleave")};
+  return options;
+}
+
+}  // namespace chunked_prefill::python

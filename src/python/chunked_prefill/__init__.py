@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: MIT
+"""Chunked-prefill prefix metadata for MLA attention.
+
+Tensors are those of torch, CuPy or NumPy; what is returned is of the same framework, on the same
+device. Nothing here waits for a device, except where it says so.
+
+Errors are of `InvalidArgument`, a ValueError that names the argument, its value and the bound,
+raised before anything is enqueued or written.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+from . import _core
+from ._core import (
+    ChunkedPrefillError,
+    ChunkPlan,
+    ChunkShape,
+    DeviceCheck,
+    InvalidArgument,
+    bounding_shape,
+    get_max_chunk_capacity,
+    plan_chunks,
+)
+from ._frameworks import Framework, framework_of
+
+__all__ = [
+    "ChunkPlan",
+    "ChunkShape",
+    "ChunkedPrefillError",
+    "ChunkedPrefillMetadata",
+    "Chunks",
+    "DeviceCheck",
+    "InvalidArgument",
+    "LoopSlots",
+    "MetadataArrays",
+    "PagedChunks",
+    "__version__",
+    "bounding_shape",
+    "build_chunked_prefill_metadata_arrays",
+    "chunking",
+    "get_chunks_paged",
+    "get_max_chunk_capacity",
+    "plan_chunks",
+    "show_config",
+]
+
+__version__: str = _core.version
+
+# While Python and the frameworks still stand.
+atexit.register(_core.finalize)
+
+Shard = tuple[int, int, int]
+
+
+class LoopSlots(Sequence[Any]):
+    """The cache slots of each loop: `slots[loop]` is (tokens of the loop), a view into one buffer,
+    made when it is asked for."""
+
+    def __init__(
+        self, framework: Framework, buffer: Any, begin: int, offsets: list[int], is_int64: bool
+    ) -> None:
+        self._framework = framework
+        self._buffer = buffer
+        self._begin = begin
+        self._offsets = offsets
+        self._is_int64 = is_int64
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, loop: int) -> Any: ...
+    @overload
+    def __getitem__(self, loop: slice) -> list[Any]: ...
+    def __getitem__(self, loop: int | slice) -> Any:
+        if isinstance(loop, slice):
+            return [self[k] for k in range(len(self))[loop]]
+        loop = range(len(self))[loop]
+        begin, end = self._offsets[loop], self._offsets[loop + 1]
+        words = begin * 2 if self._is_int64 else begin
+        return self._framework.vector(self._buffer, self._begin + words, end - begin, self._is_int64)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[loop] for loop in range(len(self)))
+
+    def all(self) -> Any:
+        """(total_tokens) the slots of all loops, loop after loop."""
+        return self._framework.vector(
+            self._buffer, self._begin, self._offsets[-1], self._is_int64
+        )
+
+
+class MetadataArrays(NamedTuple):
+    """What `build_chunked_prefill_metadata_arrays` returns, in the reference's order."""
+
+    #: loops
+    chunked_loop_num: int
+    #: per loop (tokens of the loop) cache slots
+    chunk_kv_indices_list: Sequence[Any]
+    #: (chunked_loop_num, batch_size) int32, tokens of each sequence in each loop
+    chunked_seq_len: Any
+    #: (chunked_loop_num, batch_size + 1) int32, their exclusive sums along each row
+    cu_chunked_seq_len: Any
+    #: per loop, on the host: tokens of the longest sequence chunk
+    max_chunk_len_per_loop: list[int]
+
+
+class Chunks(NamedTuple):
+    """Which tokens of which sequence belong to which loop: (chunked_loop_num, batch_size [+ 1])
+    int32."""
+
+    starts: Any
+    ends: Any
+    len_in_chunk: Any
+    cum_seq_lens: Any
+
+
+class PagedChunks(NamedTuple):
+    """What `get_chunks_paged` returns, in the reference's order."""
+
+    chunks: Chunks
+    chunk_kv_indices_list: Sequence[Any]
+    chunks_cpu: Chunks
+
+
+class ChunkedPrefillMetadata:
+    """Buffers sized by a bound, built into step after step.
+
+    RESULTS ARE VIEWS OF THESE BUFFERS: THEY HOLD UNTIL THE NEXT BUILD ON THE SAME OBJECT. `copy()`
+    gives some that stay.
+
+    :param like: a tensor on the device where the buffers shall be.
+    :param batch_size: sequences of a batch at most.
+    :param max_prefix_len: tokens of the longest prefix at most.
+    :param total_tokens: tokens of all prefixes together at most.
+    :param chunk_capacity: tokens that all chunks of a loop may hold together.
+    :param policy: "equal" as the reference splits, or "packed": the fewest loops.
+    :param grain: packed cuts are multiples of this many tokens.
+    :param index_type: of the slots, "int32" or "int64".
+    :param shard: (world_size, rank, interleave) of a context-parallel rank.
+    """
+
+    def __init__(
+        self,
+        like: Any,
+        *,
+        batch_size: int,
+        max_prefix_len: int,
+        total_tokens: int,
+        chunk_capacity: int = 32768,
+        policy: str = "equal",
+        grain: int = 1,
+        index_type: str = "int32",
+        shard: Shard | None = None,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "chunk_capacity": chunk_capacity,
+            "policy": policy,
+            "grain": grain,
+            "shard": shard,
+        }
+        self._shape = bounding_shape(batch_size, max_prefix_len, total_tokens, **self._options)
+        self._layout = _core.layout(self._shape, index_type)
+        self._framework = _framework("like", like)
+        self._buffer = self._framework.buffer(self._layout.words, like)
+        self._plan: ChunkPlan | None = None
+
+    @property
+    def shape(self) -> ChunkShape:
+        """That of the bounds."""
+        return self._shape
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """Of the batch built last."""
+        if self._plan is None:
+            raise ChunkedPrefillError("plan: nothing was built yet")
+        return self._plan
+
+    def build(
+        self,
+        prefix_lens: Any,
+        prefix_lens_cpu: Any,
+        req_to_page: Any,
+        req_pool_indices: Any,
+        page_size: int,
+        *,
+        num_pages: int = 0,
+        stream: int | None = None,
+        check: DeviceCheck | None = None,
+    ) -> MetadataArrays:
+        """Plans, and enqueues the kernels on the current stream, or on that with the handle
+        `stream`. Arguments as `build_chunked_prefill_metadata_arrays` takes them; the batch may
+        have fewer sequences than the bound."""
+        plan = plan_chunks(prefix_lens_cpu, **self._options)
+        _fill(
+            self._framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices,
+            page_size, num_pages, self._layout, self._buffer, stream, check,
+        )  # fmt: skip
+        self._plan = plan
+        return self.arrays()
+
+    def enqueue(
+        self,
+        prefix_lens: Any,
+        req_to_page: Any,
+        req_pool_indices: Any,
+        page_size: int,
+        *,
+        num_pages: int = 0,
+        stream: int | None = None,
+        check: DeviceCheck | None = None,
+    ) -> None:
+        """Enqueues the build of every batch within the bounds that these tensors will hold: what
+        is captured in a graph once. Each replay reads the tensors where they are; sequences beyond
+        the live ones have length 0. Run it once before it is captured."""
+        if stream is None:
+            stream = self._framework.stream(prefix_lens)
+        _core.fill_shape(
+            self._shape, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages,
+            self._layout, self._buffer, stream, check,
+        )  # fmt: skip
+        self._plan = None
+
+    def replayed(self, prefix_lens_cpu: Any) -> MetadataArrays:
+        """The results of a replay with the lengths `prefix_lens_cpu`, those of padding sequences,
+        0, included."""
+        plan = plan_chunks(prefix_lens_cpu, **self._options)
+        self._shape.check_holds(plan)
+        self._plan = plan
+        return self.arrays()
+
+    def arrays(self) -> MetadataArrays:
+        """Views of the last build's results."""
+        return _arrays(self._framework, self.plan, self._layout, self._buffer)
+
+    def copy(self) -> MetadataArrays:
+        """Results of the last build that stay as they are, on the current stream."""
+        return _arrays(self._framework, self.plan, self._layout, self._framework.copy(self._buffer))
+
+    def __repr__(self) -> str:
+        return f"ChunkedPrefillMetadata of {self._plan!r}"
+
+
+def build_chunked_prefill_metadata_arrays(
+    extend_prefix_lens: Any,
+    extend_prefix_lens_cpu: Any,
+    req_to_page: Any,
+    req_pool_indices: Any,
+    page_size: int,
+    *,
+    chunk_capacity: int | None = None,
+    chunked_prefill_size: int = 8192,
+    mla_chunk_multiplier: int = 4,
+    policy: str = "equal",
+    grain: int = 1,
+    index_type: str = "int32",
+    shard: Shard | None = None,
+    num_pages: int = 0,
+    stream: int | None = None,
+    check: DeviceCheck | None = None,
+) -> MetadataArrays:
+    """All that a prefill step hands to attention, in memory of its own.
+
+    Asynchronous: enqueues one kernel, or two for large batches, on the current stream.
+
+    :param extend_prefix_lens: (batch_size) int32 or int64, on the device: cached tokens of each
+        sequence.
+    :param extend_prefix_lens_cpu: the same on the CPU, or a list.
+    :param req_to_page: (max_requests, max_pages) int32 page ids, on the device; rows may be
+        any distance apart.
+    :param req_pool_indices: (batch_size) int32 or int64, on the device: rows of `req_to_page`.
+    :param page_size: tokens a page holds.
+    :param chunk_capacity: tokens that all chunks of a loop may hold together; by default
+        `chunked_prefill_size * mla_chunk_multiplier`.
+    :param policy: "equal" as the reference splits, or "packed": the fewest loops.
+    :param grain: packed cuts are multiples of this many tokens.
+    :param index_type: of the slots, "int32" or "int64".
+    :param shard: (world_size, rank, interleave) of a context-parallel rank.
+    :param num_pages: pages of the cache, where known: slots beyond the index type are refused.
+    :param stream: handle of another stream than the current one.
+    :param check: where given, what the device holds is checked.
+    """
+    if chunk_capacity is None:
+        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    framework = _framework("extend_prefix_lens", extend_prefix_lens)
+    plan = plan_chunks(extend_prefix_lens_cpu, chunk_capacity, policy, grain, shard)
+    layout = _core.layout(plan.shape, index_type)
+    buffer = framework.buffer(layout.words, extend_prefix_lens)
+    _fill(
+        framework, plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
+        page_size, num_pages, layout, buffer, stream, check,
+    )  # fmt: skip
+    return _arrays(framework, plan, layout, buffer)
+
+
+def get_chunks_paged(
+    prefix_lens: Any,
+    prefix_lens_cpu: Any,
+    req_to_page: Any,
+    req_pool_indices: Any,
+    page_size: int,
+    *,
+    chunk_capacity: int | None = None,
+    chunked_prefill_size: int = 8192,
+    mla_chunk_multiplier: int = 4,
+    policy: str = "equal",
+    grain: int = 1,
+    index_type: str = "int32",
+    shard: Shard | None = None,
+    num_pages: int = 0,
+    stream: int | None = None,
+    check: DeviceCheck | None = None,
+) -> PagedChunks:
+    """The chunk table on the device, the slots of each loop, and the chunk table on the CPU.
+    Arguments as `build_chunked_prefill_metadata_arrays` takes them."""
+    if chunk_capacity is None:
+        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    framework = _framework("prefix_lens", prefix_lens)
+    plan = plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
+    layout = _core.layout(plan.shape, index_type)
+    buffer = framework.buffer(layout.words, prefix_lens)
+    _fill(
+        framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size,
+        num_pages, layout, buffer, stream, check,
+    )  # fmt: skip
+    host = _framework("prefix_lens_cpu", prefix_lens_cpu)
+    host_buffer = host.buffer(layout.words, prefix_lens_cpu)
+    _core.host_table(plan, prefix_lens_cpu, layout, host_buffer)
+    return PagedChunks(
+        _chunks(framework, plan, layout, buffer),
+        _slots(framework, plan, layout, buffer),
+        _chunks(host, plan, layout, host_buffer),
+    )
+
+
+def chunking(prefix_lens: Any, num_chunks: int, batch_size: int, chunk_len: int) -> Chunks:
+    """The chunk table of an equal split with `chunk_len` tokens a sequence and loop, on the device
+    of `prefix_lens`, (batch_size) int32 or int64."""
+    framework = _framework("prefix_lens", prefix_lens)
+    layout = _core.table_layout(num_chunks, batch_size)
+    buffer = framework.buffer(layout.words, prefix_lens)
+    stream = framework.stream(prefix_lens)
+    _core.chunking(prefix_lens, num_chunks, batch_size, chunk_len, layout, buffer, stream)
+    return _table(framework, num_chunks, batch_size, layout, buffer)
+
+
+def show_config() -> None:
+    """Prints the versions of this package and of Kokkos, and Kokkos's backends."""
+    print(f"chunked_prefill {__version__}\n{_core.configuration()}")
+
+
+def _framework(name: str, tensor: Any) -> Framework:
+    framework = framework_of(tensor)
+    if framework is None:
+        kind = type(tensor)
+        raise InvalidArgument(
+            f"{name}: of type {kind.__module__}.{kind.__qualname__} is no tensor of torch, CuPy or "
+            "NumPy"
+        )
+    return framework
+
+
+def _fill(
+    framework: Framework,
+    plan: ChunkPlan,
+    prefix_lens_cpu: Any,
+    prefix_lens: Any,
+    req_to_page: Any,
+    req_pool_indices: Any,
+    page_size: int,
+    num_pages: int,
+    layout: _core.Layout,
+    buffer: Any,
+    stream: int | None,
+    check: DeviceCheck | None,
+) -> None:
+    if stream is None:
+        stream = framework.stream(prefix_lens)
+    _core.fill_plan(
+        plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages,
+        layout, buffer, stream, check,
+    )  # fmt: skip
+
+
+def _slots(framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any) -> LoopSlots:
+    return LoopSlots(framework, buffer, layout.chunk_kv_indices, plan.offsets, layout.is_int64)
+
+
+def _arrays(
+    framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
+) -> MetadataArrays:
+    loops, batch_size = plan.chunked_loop_num, plan.batch_size
+    return MetadataArrays(
+        loops,
+        _slots(framework, plan, layout, buffer),
+        framework.matrix(buffer, layout.len_in_chunk, loops, batch_size),
+        framework.matrix(buffer, layout.cum_seq_lens, loops, batch_size + 1),
+        plan.max_chunk_len_per_loop,
+    )
+
+
+def _chunks(framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any) -> Chunks:
+    return _table(framework, plan.chunked_loop_num, plan.batch_size, layout, buffer)
+
+
+def _table(
+    framework: Framework, loops: int, batch_size: int, layout: _core.Layout, buffer: Any
+) -> Chunks:
+    return Chunks(
+        framework.matrix(buffer, layout.starts, loops, batch_size),
+        framework.matrix(buffer, layout.ends, loops, batch_size),
+        framework.matrix(buffer, layout.len_in_chunk, loops, batch_size),
+        framework.matrix(buffer, layout.cum_seq_lens, loops, batch_size + 1),
+    )

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""What is asked of the frameworks whose tensors come and go: memory, and views of it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Framework(Protocol):
+    """A buffer is (words) int32; offsets into it count int32 words."""
+
+    def buffer(self, words: int, like: Any) -> Any:
+        """Memory on the device of `like`, from the framework's own allocator."""
+
+    def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
+        """(rows, columns) int32, a view."""
+
+    def vector(self, buffer: Any, offset: int, size: int, is_int64: bool) -> Any:
+        """(size) int32 or int64, a view."""
+
+    def stream(self, like: Any) -> int | None:
+        """Handle of the current stream; None where DLPack tells it, or on the CPU."""
+
+    def copy(self, tensor: Any) -> Any: ...
+
+
+class Torch:
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+
+    def buffer(self, words: int, like: Any) -> Any:
+        return self._torch.empty(words, dtype=self._torch.int32, device=like.device)
+
+    def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
+        return buffer.as_strided((rows, columns), (columns, 1), offset)
+
+    def vector(self, buffer: Any, offset: int, size: int, is_int64: bool) -> Any:
+        if is_int64:
+            return buffer[offset : offset + 2 * size].view(self._torch.int64)
+        return buffer.as_strided((size,), (1,), offset)
+
+    def stream(self, like: Any) -> int | None:
+        if not like.is_cuda or hasattr(type(like), "__dlpack_c_exchange_api__"):
+            return None
+        return int(self._torch.cuda.current_stream(like.device).cuda_stream)
+
+    def copy(self, tensor: Any) -> Any:
+        return tensor.clone()
+
+
+class NumPy:
+    def __init__(self) -> None:
+        import numpy
+
+        self._array_module: Any = numpy
+
+    def buffer(self, words: int, like: Any) -> Any:
+        return self._array_module.empty(words, dtype="int32")
+
+    def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
+        return buffer[offset : offset + rows * columns].reshape(rows, columns)
+
+    def vector(self, buffer: Any, offset: int, size: int, is_int64: bool) -> Any:
+        if is_int64:
+            return buffer[offset : offset + 2 * size].view("int64")
+        return buffer[offset : offset + size]
+
+    def stream(self, like: Any) -> int | None:
+        return None
+
+    def copy(self, tensor: Any) -> Any:
+        return tensor.copy()
+
+
+class CuPy(NumPy):
+    def __init__(self) -> None:
+        import cupy
+
+        self._array_module = cupy
+
+    def buffer(self, words: int, like: Any) -> Any:
+        with like.device:
+            return super().buffer(words, like)
+
+    def stream(self, like: Any) -> int | None:
+        return int(self._array_module.cuda.get_current_stream(like.device.id).ptr)
+
+
+_makers: dict[str, type[Framework]] = {"torch": Torch, "numpy": NumPy, "cupy": CuPy}
+_frameworks: dict[type, Framework] = {}
+
+
+def framework_of(tensor: Any) -> Framework | None:
+    """That of a tensor's class, or of the first of its base classes that has one."""
+    kind = type(tensor)
+    found = _frameworks.get(kind)
+    if found is None:
+        for base in kind.__mro__:
+            maker = _makers.get(base.__module__.partition(".")[0])
+            if maker is not None:
+                found = _frameworks[kind] = maker()
+                break
+    return found

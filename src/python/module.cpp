@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: MIT
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chunked_prefill/capacity.hpp>
+#include <chunked_prefill/error.hpp>
+#include <chunked_prefill/plan.hpp>
+#include <chunked_prefill/version.hpp>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "arguments.hpp"
+#include "kernels.hpp"
+
+namespace chunked_prefill::python {
+
+using namespace nb::literals;
+
+namespace {
+
+/// Made in one go: a plan has such a list of each of its numbers, and thousands of loops.
+template <class T>
+nb::typed<nb::list, int> to_list(std::span<const T> values) {
+  PyObject* const list = PyList_New(static_cast<Py_ssize_t>(values.size()));
+  if (list == nullptr) throw nb::python_error();
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(k), PyLong_FromLongLong(values[k]));
+  }
+  return nb::steal<nb::typed<nb::list, int>>(list);
+}
+
+/// Lengths on the host as the planner takes them, contiguous.
+template <class Use>
+void with_lens(const Integers& lens, const Use& use) {
+  const auto call = [&]<class T>(const T* data) {
+    if (lens.stride == 1) return use(std::span<const T>(data, lens.size));
+    std::vector<T> gathered(lens.size);
+    for (std::size_t i = 0; i < lens.size; ++i) gathered[i] = data[i * lens.stride];
+    use(std::span<const T>(gathered));
+  };
+  if (lens.is_int64) {
+    call(static_cast<const std::int64_t*>(lens.data));
+  } else {
+    call(static_cast<const std::int32_t*>(lens.data));
+  }
+}
+
+ChunkPlan plan_chunks(nb::handle prefix_lens, nb::handle chunk_capacity, nb::handle policy,
+                      nb::handle grain, nb::handle shard) {
+  const PlanOptions options = plan_options(chunk_capacity, policy, grain, shard);
+  ChunkPlan plan;
+  if (nb::isinstance<nb::list>(prefix_lens) || nb::isinstance<nb::tuple>(prefix_lens)) {
+    std::vector<std::int64_t> lens;
+    lens.reserve(nb::len(prefix_lens));
+    for (const nb::handle length : prefix_lens) {
+      lens.push_back(
+          integer(("prefix_lens_cpu[" + std::to_string(lens.size()) + "]").c_str(), length));
+    }
+    const nb::gil_scoped_release released;
+    chunked_prefill::plan_chunks(std::span<const std::int64_t>(lens), options, plan);
+    return plan;
+  }
+  const Tensor tensor("prefix_lens_cpu", prefix_lens);
+  tensor.require(Device{}, "the lengths that are planned for must be");
+  const Integers lens = tensor.integers();
+  const nb::gil_scoped_release released;
+  with_lens(lens, [&](auto span) { chunked_prefill::plan_chunks(span, options, plan); });
+  return plan;
+}
+
+ChunkShape bounding_shape(nb::handle batch_size, nb::handle max_prefix_len, nb::handle total_tokens,
+                          nb::handle chunk_capacity, nb::handle policy, nb::handle grain,
+                          nb::handle shard) {
+  return chunked_prefill::bounding_shape(
+      {.batch_size = integer("batch_size", batch_size),
+       .max_prefix_len = integer("max_prefix_len", max_prefix_len),
+       .total_tokens = integer("total_tokens", total_tokens)},
+      plan_options(chunk_capacity, policy, grain, shard));
+}
+
+/// The loop table, as `repr` shows it.
+std::string to_string(const ChunkPlan& plan) {
+  constexpr std::int32_t shown = 20;
+  std::string text = std::string("ChunkPlan(") + name(plan.policy());
+  const auto add = [&](const char* word, std::int64_t value) {
+    text += std::string(", ") + word + '=' + std::to_string(value);
+  };
+  if (plan.policy() == Policy::packed) add("grain", plan.grain());
+  add("batch_size", plan.batch_size());
+  add("chunk_capacity", plan.chunk_capacity());
+  add("chunk_len", plan.chunk_len());
+  add("total_tokens", plan.total_tokens());
+  if (plan.shard().world_size > 1) {
+    add("world_size", plan.shard().world_size);
+    add("rank", plan.shard().rank);
+    add("interleave", plan.shard().interleave);
+  }
+  text += ")\n loop     tokens  max_chunk_len  seq_range            non_empty_seqs";
+  char line[160];
+  for (std::int32_t loop = 0; loop < std::min(plan.chunked_loop_num(), shown); ++loop) {
+    const SeqRange range = plan.seq_range(loop);
+    const std::string sequences =
+        '[' + std::to_string(range.begin) + ", " + std::to_string(range.end) + ')';
+    std::snprintf(line, sizeof line, "\n%5d %10lld %14d  %-20s %14d", loop,
+                  static_cast<long long>(plan.tokens(loop)), plan.max_chunk_len(loop),
+                  sequences.c_str(), plan.non_empty_seqs(loop));
+    text += line;
+  }
+  if (plan.chunked_loop_num() > shown) {
+    text += "\n  ... " + std::to_string(plan.chunked_loop_num() - shown) + " more loops";
+  }
+  return text;
+}
+
+/// What `fill` is given beside the split: see kernels.hpp.
+void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
+          nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
+          const Layout& layout, nb::handle buffer, nb::handle stream, Check* check) {
+  const Tensor lens("prefix_lens", prefix_lens);
+  const Tensor table("req_to_page", req_to_page);
+  const Tensor requests("req_pool_indices", req_pool_indices);
+  const Tensor words("buffer", buffer);
+  const Device device = lens.device();
+  table.require(device, "prefix_lens are");
+  requests.require(device, "prefix_lens are");
+  words.require(device, "prefix_lens are");
+  const Prefix prefix{.prefix_lens = lens.integers(),
+                      .req_to_page = table.pages(),
+                      .req_pool_indices = requests.integers(),
+                      .page_size = integer("page_size", page_size),
+                      .num_pages = integer("num_pages", num_pages)};
+  std::int32_t* const out = words.buffer(layout.words);
+  const std::uintptr_t handle = stream_handle(stream, prefix_lens, device);
+  const nb::gil_scoped_release released;
+  fill(device, handle, split, prefix, layout, out, check);
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  nb::exception<Error>(module, "ChunkedPrefillError", PyExc_ValueError);
+  nb::exception<InvalidArgument>(module, "InvalidArgument", module.attr("ChunkedPrefillError"));
+
+  nb::class_<ChunkPlan>(module, "ChunkPlan",
+                        "How a batch's cached prefixes are walked, as plain host numbers.")
+      .def_prop_ro(
+          "policy", [](const ChunkPlan& plan) { return name(plan.policy()); },
+          "\"equal\" or \"packed\"")
+      .def_prop_ro("grain", &ChunkPlan::grain,
+                   "tokens between the places where a sequence may be cut; 1 for an equal split")
+      .def_prop_ro("batch_size", &ChunkPlan::batch_size, "sequences")
+      .def_prop_ro("chunk_capacity", &ChunkPlan::chunk_capacity, "tokens one loop may hold")
+      .def_prop_ro("chunk_len", &ChunkPlan::chunk_len,
+                   "tokens one sequence gives to one loop at most")
+      .def_prop_ro("chunked_loop_num", &ChunkPlan::chunked_loop_num, "loops")
+      .def_prop_ro("total_tokens", &ChunkPlan::total_tokens, "tokens of all loops together")
+      .def_prop_ro("max_prefix_len", &ChunkPlan::max_prefix_len, "tokens of the longest prefix")
+      .def_prop_ro(
+          "shard",
+          [](const ChunkPlan& plan) {
+            const ContextShard shard = plan.shard();
+            return std::tuple(shard.world_size, shard.rank, shard.interleave);
+          },
+          "(world_size, rank, interleave) of the rank that the numbers are of")
+      .def_prop_ro(
+          "tokens_per_loop", [](const ChunkPlan& plan) { return to_list(plan.tokens_per_loop()); },
+          "tokens of each loop")
+      .def_prop_ro(
+          "offsets", [](const ChunkPlan& plan) { return to_list(plan.offsets()); },
+          "where each loop begins among the slots, and the total")
+      .def_prop_ro(
+          "max_chunk_len_per_loop",
+          [](const ChunkPlan& plan) { return to_list(plan.max_chunk_len_per_loop()); },
+          "tokens of the longest sequence chunk of each loop")
+      .def_prop_ro(
+          "seq_range_per_loop",
+          [](const ChunkPlan& plan) {
+            nb::typed<nb::list, std::tuple<int, int>> ranges;
+            for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+              const SeqRange range = plan.seq_range(loop);
+              ranges.append(nb::make_tuple(range.begin, range.end));
+            }
+            return ranges;
+          },
+          "the shortest half-open range that holds each loop's sequences")
+      .def_prop_ro(
+          "non_empty_seqs_per_loop",
+          [](const ChunkPlan& plan) { return to_list(plan.non_empty_seqs_per_loop()); },
+          "sequences with a token in each loop")
+      .def_prop_ro(
+          "has_empty_seq_per_loop",
+          [](const ChunkPlan& plan) {
+            nb::typed<nb::list, bool> flags;
+            for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+              flags.append(plan.has_empty_seq(loop));
+            }
+            return flags;
+          },
+          "whether a sequence of the batch has no token in each loop")
+      .def_prop_ro("shape", &ChunkPlan::shape)
+      .def("_repr_svg_",
+           [](nb::object plan) -> nb::str {
+             return nb::str(nb::module_::import_("chunked_prefill._picture").attr("svg")(plan));
+           })
+      .def("__repr__", &to_string);
+
+  nb::class_<ChunkShape>(module, "ChunkShape", "What sizes a build: of a plan, or of bounds.")
+      .def_ro("batch_size", &ChunkShape::batch_size, "sequences")
+      .def_ro("chunk_len", &ChunkShape::chunk_len, "tokens one sequence gives to one loop at most")
+      .def_ro("chunked_loop_num", &ChunkShape::chunked_loop_num, "loops")
+      .def_ro("max_prefix_len", &ChunkShape::max_prefix_len, "tokens")
+      .def_ro("total_tokens", &ChunkShape::total_tokens, "tokens of all loops together")
+      .def(
+          "check_holds",
+          [](const ChunkShape& shape, const ChunkPlan& plan) { check_within(plan, shape); },
+          "plan"_a, "Raises InvalidArgument naming what of plan is beyond this shape.");
+
+  nb::class_<Layout>(module, "Layout", "Where the arrays of a build are in its buffer, in words.")
+      .def_ro("words", &Layout::words)
+      .def_ro("chunk_kv_indices", &Layout::chunk_kv_indices)
+      .def_ro("len_in_chunk", &Layout::len_in_chunk)
+      .def_ro("starts", &Layout::starts)
+      .def_ro("ends", &Layout::ends)
+      .def_ro("cum_seq_lens", &Layout::cum_seq_lens)
+      .def_ro("offsets", &Layout::offsets)
+      .def_ro("is_int64", &Layout::is_int64);
+  module.def(
+      "layout",
+      [](const ChunkShape& shape, nb::handle index_type) {
+        return layout(shape, is_int64_type("index_type", index_type));
+      },
+      "shape"_a, "index_type"_a.none());
+
+  nb::class_<Check>(module, "DeviceCheck",
+                    "Opt-in check of what only the device can see: give one to a build, and ask it "
+                    "for the first fault when you next wait for the device.")
+      .def(
+          "__init__",
+          [](Check* self, nb::handle like) { new (self) Check(Tensor("like", like).device()); },
+          "like"_a.none(), "For builds of tensors on the device of `like`.")
+      .def(
+          "first_fault",
+          [](Check& check, nb::handle stream) {
+            const auto handle = static_cast<std::uintptr_t>(integer("stream", stream));
+            const nb::gil_scoped_release released;
+            return check.first_fault(handle);
+          },
+          "stream"_a.none() = 0,
+          "What the first faulty build since the last call had wrong, or None. Waits for `stream`, "
+          "the handle of the stream that the builds are on.");
+
+  module.def(
+      "get_max_chunk_capacity",
+      [](nb::handle size, nb::handle multiplier) {
+        return get_max_chunk_capacity(
+            {.chunked_prefill_size = integer("chunked_prefill_size", size),
+             .mla_chunk_multiplier = integer("mla_chunk_multiplier", multiplier)});
+      },
+      "chunked_prefill_size"_a.none() = 8192, "mla_chunk_multiplier"_a.none() = 4,
+      "chunk_capacity in tokens: the product of the two engine settings.");
+  module.def("plan_chunks", &plan_chunks, "prefix_lens_cpu"_a.none(),
+             "chunk_capacity"_a.none() = 32768, "policy"_a.none() = "equal", "grain"_a.none() = 1,
+             "shard"_a.none() = nb::none(),
+             "Splits a batch's cached prefixes into loops; host arithmetic alone.\n\n"
+             "prefix_lens_cpu: (batch_size) int32 or int64 on the CPU, or a list; tokens.\n"
+             "policy: \"equal\" as the reference splits, or \"packed\": the fewest loops.\n"
+             "grain: packed cuts are multiples of this many tokens.\n"
+             "shard: (world_size, rank, interleave) of a context-parallel rank, or None.");
+  module.def("bounding_shape", &bounding_shape, "batch_size"_a.none(), "max_prefix_len"_a.none(),
+             "total_tokens"_a.none(), "chunk_capacity"_a.none() = 32768,
+             "policy"_a.none() = "equal", "grain"_a.none() = 1, "shard"_a.none() = nb::none(),
+             "The shape that holds every batch within these bounds.");
+
+  module.def(
+      "fill_plan",
+      [](const ChunkPlan& plan, nb::handle prefix_lens_cpu, nb::handle prefix_lens,
+         nb::handle req_to_page, nb::handle req_pool_indices, nb::handle page_size,
+         nb::handle num_pages, const Layout& layout, nb::handle buffer, nb::handle stream,
+         Check* check) {
+        Split split{.plan = &plan};
+        std::optional<Tensor> lens;
+        if (check != nullptr) {
+          lens.emplace("prefix_lens_cpu", prefix_lens_cpu);
+          lens->require(Device{}, "the lengths that are planned for must be");
+          split.prefix_lens_host = lens->integers();
+        }
+        fill(split, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages, layout,
+             buffer, stream, check);
+      },
+      "plan"_a, "prefix_lens_cpu"_a.none(), "prefix_lens"_a.none(), "req_to_page"_a.none(),
+      "req_pool_indices"_a.none(), "page_size"_a.none(), "num_pages"_a.none(), "layout"_a,
+      "buffer"_a.none(), "stream"_a.none(), "check"_a.none());
+  module.def(
+      "fill_shape",
+      [](const ChunkShape& shape, nb::handle prefix_lens, nb::handle req_to_page,
+         nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
+         const Layout& layout, nb::handle buffer, nb::handle stream, Check* check) {
+        fill(Split{.shape = shape}, prefix_lens, req_to_page, req_pool_indices, page_size,
+             num_pages, layout, buffer, stream, check);
+      },
+      "shape"_a, "prefix_lens"_a.none(), "req_to_page"_a.none(), "req_pool_indices"_a.none(),
+      "page_size"_a.none(), "num_pages"_a.none(), "layout"_a, "buffer"_a.none(), "stream"_a.none(),
+      "check"_a.none());
+
+  module.def(
+      "host_table",
+      [](const ChunkPlan& plan, nb::handle prefix_lens_cpu, const Layout& layout,
+         nb::handle buffer) {
+        const Tensor lens("prefix_lens_cpu", prefix_lens_cpu);
+        const Tensor words("buffer", buffer);
+        words.require(Device{}, "the table of the CPU must be");
+        const Integers integers = lens.integers();
+        std::int32_t* const out = words.buffer(layout.words);
+        const nb::gil_scoped_release released;
+        host_table(plan, integers, layout, out);
+      },
+      "plan"_a, "prefix_lens_cpu"_a.none(), "layout"_a, "buffer"_a.none());
+  module.def(
+      "table_layout",
+      [](nb::handle num_chunks, nb::handle batch_size) {
+        return table_layout(integer("num_chunks", num_chunks), integer("batch_size", batch_size));
+      },
+      "num_chunks"_a.none(), "batch_size"_a.none());
+  module.def(
+      "chunking",
+      [](nb::handle prefix_lens, nb::handle num_chunks, nb::handle batch_size, nb::handle chunk_len,
+         const Layout& layout, nb::handle buffer, nb::handle stream) {
+        const Tensor lens("prefix_lens", prefix_lens);
+        const Tensor words("buffer", buffer);
+        words.require(lens.device(), "prefix_lens are");
+        const Integers integers = lens.integers();
+        const std::int64_t sequences = integer("batch_size", batch_size);
+        if (sequences != static_cast<std::int64_t>(integers.size)) {
+          throw InvalidArgument("batch_size", std::to_string(sequences) +
+                                                  ", and prefix_lens have " +
+                                                  std::to_string(integers.size) + " elements");
+        }
+        const std::int64_t loops = integer("num_chunks", num_chunks);
+        const std::int64_t tokens = integer("chunk_len", chunk_len);
+        std::int32_t* const out = words.buffer(layout.words);
+        const std::uintptr_t handle = stream_handle(stream, prefix_lens, lens.device());
+        const nb::gil_scoped_release released;
+        chunking(lens.device(), handle, integers, loops, tokens, layout, out);
+      },
+      "prefix_lens"_a.none(), "num_chunks"_a.none(), "batch_size"_a.none(), "chunk_len"_a.none(),
+      "layout"_a, "buffer"_a.none(), "stream"_a.none());
+
+  module.def("configuration", &configuration);
+  module.def("finalize", &finalize);
+  module.attr("version") = version;
+}
+
+}  // namespace chunked_prefill::python

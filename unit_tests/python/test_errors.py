@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""Garbage of every kind is a ValueError that names the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Where
+
+import chunked_prefill as cp
+
+GARBAGE: list[Any] = [
+    None, True, 3, 3.5, "text", b"bytes", [], {}, object(), int, np.ndarray,
+    np.float64(1.5), np.array(3), np.array([1.5]), np.array(["a"]), np.array([None]),
+    np.zeros((2, 2, 2), np.int32), np.array([1, 2], np.int16), np.array([True]), float("nan"), -1,
+    2**31, 2**63, 2**200, np.zeros((0, 0), np.int32), np.array([1 + 2j]),
+]  # fmt: skip
+
+
+def arguments(**changed: Any) -> dict[str, Any]:
+    lens = np.array([10, 3], np.int32)
+    return {
+        "extend_prefix_lens": lens,
+        "extend_prefix_lens_cpu": lens,
+        "req_to_page": np.zeros((2, 4), np.int32),
+        "req_pool_indices": np.array([0, 1], np.int32),
+        "page_size": 4,
+        "chunk_capacity": 8,
+    } | changed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "extend_prefix_lens", "extend_prefix_lens_cpu", "req_to_page", "req_pool_indices",
+        "page_size", "chunk_capacity", "policy", "grain", "index_type", "shard", "num_pages",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", GARBAGE, ids=lambda value: repr(value)[:20])
+def test_garbage(name: str, value: Any) -> None:
+    try:
+        cp.build_chunked_prefill_metadata_arrays(**arguments(**{name: value}))
+    except cp.InvalidArgument as error:
+        assert isinstance(error, ValueError)
+        argument = str(error).partition(":")[0].split("[")[0].split(".")[0]
+        blamed = {name.removeprefix("extend_"), name, "prefix_lens", "batch_size", "grain"}
+        assert argument in blamed, error
+        return
+    # What is meant: integers of other kinds, and defaults.
+    meant: dict[str, list[Any]] = {
+        "page_size": [3, 2**31 - 1], "chunk_capacity": [None, 3],
+        "shard": [None], "num_pages": [3],
+    }  # fmt: skip
+    assert any(value is right or value == right for right in meant.get(name, []))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"page_size": 0}, "page_size: 0 is outside [1, 2147483647]"),
+        ({"chunk_capacity": 1}, "chunk_capacity: 1 tokens cannot be split equally among 2 sequences (batch_size)"),
+        ({"policy": "best"}, 'policy: "best" is not equal or packed'),
+        ({"index_type": "int16"}, 'index_type: "int16" is not int32 or int64'),
+        ({"grain": 2}, "grain: 2 is outside [1, 1]"),
+        ({"shard": (2, 2, 1)}, "shard.rank: 2 is outside [0, 1]"),
+        ({"shard": (2, 1)}, "shard: is no tuple of world_size, rank and interleave"),
+        (
+            {"extend_prefix_lens_cpu": np.array([10, -3])},
+            "prefix_lens[1]: -3 is outside [0, 2147483647]",
+        ),
+        (
+            {"req_to_page": np.zeros((2, 4), np.int64)},
+            "req_to_page: has elements of int64 and must have int32",
+        ),
+        (
+            {"req_to_page": np.zeros(4, np.int32)},
+            "req_to_page: has 1 dimensions and must have 2: (max_requests, max_pages)",
+        ),
+        (
+            {"req_pool_indices": np.array([0, 1], np.int32)[::-1]},
+            "req_pool_indices: has stride -1, and must not run backwards",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_words(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(cp.InvalidArgument) as raised:
+        cp.build_chunked_prefill_metadata_arrays(**arguments(**changed))
+    assert str(raised.value) == words
+
+
+def test_settings_off() -> None:
+    with pytest.raises(cp.InvalidArgument, match="chunked_prefill_size: -1 "):
+        cp.get_max_chunk_capacity(-1)
+
+
+def test_device_fault(where: Where) -> None:
+    lens, pages = [10, 3], [[1, -7, 2], [1, 1, 1]]
+    check = cp.DeviceCheck(where.tensor(lens))
+
+    def built() -> Any:
+        return cp.build_chunked_prefill_metadata_arrays(
+            where.tensor(lens), where.on_cpu(lens), where.tensor(pages), where.tensor([0, 1]), 4,
+            chunk_capacity=8, check=check,
+        )  # fmt: skip
+
+    assert built().chunked_seq_len.sum() == 0
+    assert check.first_fault() == (
+        "req_to_page: page id -7 at position 4 of sequence 0 is not in [0, 536870911]"
+    )
+    pages[0][1] = 5
+    assert built().chunked_seq_len.sum() == 13
+    assert check.first_fault() is None
+
+
+def test_mixed_devices(torch_cuda: Where) -> None:
+    lens = torch_cuda.tensor([10, 3])
+    with pytest.raises(cp.InvalidArgument, match="req_to_page: is on cpu, and prefix_lens are on"):
+        cp.build_chunked_prefill_metadata_arrays(
+            lens, [10, 3], torch_cuda.on_cpu([[1, 2, 3]]), torch_cuda.tensor([0, 0]), 4
+        )
+    with pytest.raises(cp.InvalidArgument, match="prefix_lens_cpu: is on cuda:0"):
+        cp.plan_chunks(lens)
