@@ -61,16 +61,17 @@ class LoopSlots(Sequence[Any]):
     made when it is asked for."""
 
     def __init__(
-        self, framework: Framework, buffer: Any, begin: int, offsets: list[int], is_int64: bool
+        self, framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
     ) -> None:
         self._framework = framework
+        self._plan = plan
         self._buffer = buffer
-        self._begin = begin
-        self._offsets = offsets
-        self._is_int64 = is_int64
+        self._begin = layout.chunk_kv_indices
+        self._is_int64 = layout.is_int64
+        self._offsets: list[int] | None = None
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._plan.chunked_loop_num
 
     @overload
     def __getitem__(self, loop: int) -> Any: ...
@@ -80,6 +81,8 @@ class LoopSlots(Sequence[Any]):
         if isinstance(loop, slice):
             return [self[k] for k in range(len(self))[loop]]
         loop = range(len(self))[loop]
+        if self._offsets is None:
+            self._offsets = self._plan.offsets
         begin, end = self._offsets[loop], self._offsets[loop + 1]
         words = begin * 2 if self._is_int64 else begin
         return self._framework.vector(self._buffer, self._begin + words, end - begin, self._is_int64)
@@ -89,9 +92,8 @@ class LoopSlots(Sequence[Any]):
 
     def all(self) -> Any:
         """(total_tokens) the slots of all loops, loop after loop."""
-        return self._framework.vector(
-            self._buffer, self._begin, self._offsets[-1], self._is_int64
-        )
+        tokens = self._plan.total_tokens
+        return self._framework.vector(self._buffer, self._begin, tokens, self._is_int64)
 
 
 class MetadataArrays(NamedTuple):
@@ -168,6 +170,7 @@ class ChunkedPrefillMetadata:
         self._framework = _framework("like", like)
         self._buffer = self._framework.buffer(self._layout.words, like)
         self._plan: ChunkPlan | None = None
+        self._tables: tuple[tuple[int, int], Any, Any] | None = None
 
     @property
     def shape(self) -> ChunkShape:
@@ -236,7 +239,17 @@ class ChunkedPrefillMetadata:
 
     def arrays(self) -> MetadataArrays:
         """Views of the last build's results."""
-        return _arrays(self._framework, self.plan, self._layout, self._buffer)
+        plan = self.plan
+        extents = plan.chunked_loop_num, plan.batch_size
+        if self._tables is None or self._tables[0] != extents:
+            self._tables = (extents, *_tables(self._framework, plan, self._layout, self._buffer))
+        return MetadataArrays(
+            extents[0],
+            LoopSlots(self._framework, plan, self._layout, self._buffer),
+            self._tables[1],
+            self._tables[2],
+            plan.max_chunk_len_per_loop,
+        )
 
     def copy(self) -> MetadataArrays:
         """Results of the last build that stay as they are, on the current stream."""
@@ -333,7 +346,7 @@ def get_chunks_paged(
     _core.host_table(plan, prefix_lens_cpu, layout, host_buffer)
     return PagedChunks(
         _chunks(framework, plan, layout, buffer),
-        _slots(framework, plan, layout, buffer),
+        LoopSlots(framework, plan, layout, buffer),
         _chunks(host, plan, layout, host_buffer),
     )
 
@@ -387,19 +400,23 @@ def _fill(
     )  # fmt: skip
 
 
-def _slots(framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any) -> LoopSlots:
-    return LoopSlots(framework, buffer, layout.chunk_kv_indices, plan.offsets, layout.is_int64)
+def _tables(
+    framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
+) -> tuple[Any, Any]:
+    loops, batch_size = plan.chunked_loop_num, plan.batch_size
+    return (
+        framework.matrix(buffer, layout.len_in_chunk, loops, batch_size),
+        framework.matrix(buffer, layout.cum_seq_lens, loops, batch_size + 1),
+    )
 
 
 def _arrays(
     framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
 ) -> MetadataArrays:
-    loops, batch_size = plan.chunked_loop_num, plan.batch_size
     return MetadataArrays(
-        loops,
-        _slots(framework, plan, layout, buffer),
-        framework.matrix(buffer, layout.len_in_chunk, loops, batch_size),
-        framework.matrix(buffer, layout.cum_seq_lens, loops, batch_size + 1),
+        plan.chunked_loop_num,
+        LoopSlots(framework, plan, layout, buffer),
+        *_tables(framework, plan, layout, buffer),
         plan.max_chunk_len_per_loop,
     )
 
