@@ -12,6 +12,7 @@
 #include <chunked_prefill/version.hpp>
 #include <sstream>
 
+#include "../startup/kokkos_info.hpp"
 #include "attention.hpp"
 #include "build.hpp"
 #include "output.hpp"
@@ -89,9 +90,10 @@ struct Typed {
 };
 
 std::string version_text() {
-  const auto spaces = execution_spaces();
+  const auto spaces = startup::execution_spaces();
   return fmt::format("chunked_prefill {}\nKokkos {}\nexecution spaces: {} (default {})\n", version,
-                     kokkos_version(), fmt::join(spaces, ", "), default_execution_space());
+                     startup::kokkos_version(), fmt::join(spaces, ", "),
+                     startup::default_execution_space());
 }
 
 void add_number(CLI::App& command, const char* name, std::string& value, const char* help) {
@@ -107,7 +109,8 @@ void add_execution_space(CLI::App& command, Typed& typed) {
   command
       .add_option("--execution-space", typed.execution_space,
                   fmt::format("where the kernels run: {} (default {})",
-                              fmt::join(execution_spaces(), ", "), default_execution_space()))
+                              fmt::join(startup::execution_spaces(), ", "),
+                              startup::default_execution_space()))
       ->type_name("NAME");
 }
 
@@ -247,8 +250,8 @@ std::string lower_case(std::string text) {
 }
 
 std::string judge_execution_space(const std::string& typed) {
-  if (typed.empty()) return default_execution_space();
-  const auto spaces = execution_spaces();
+  if (typed.empty()) return startup::default_execution_space();
+  const auto spaces = startup::execution_spaces();
   const auto found = std::find_if(spaces.begin(), spaces.end(), [&](const std::string& space) {
     return lower_case(space) == lower_case(typed);
   });

@@ -19,7 +19,7 @@ struct PlanArguments {
   std::vector<Policy> policies{Policy::equal};
   std::int64_t grain = 1;  ///< of the packed policy
   IndexType index_type = IndexType::int32;
-  std::string execution_space;  ///< one of `execution_spaces()`
+  std::string execution_space;  ///< one of `startup::execution_spaces()`
   bool check = false;
   std::optional<std::string> json;  ///< path, `-` for standard output
   std::optional<std::string> svg;   ///< path, `-` for standard output
@@ -36,7 +36,7 @@ struct ReplayArguments {
   Policy policy = Policy::equal;
   std::int64_t grain = 1;
   IndexType index_type = IndexType::int32;
-  std::string execution_space;  ///< one of `execution_spaces()`
+  std::string execution_space;  ///< one of `startup::execution_spaces()`
   bool verify = false;
   std::optional<std::string> json;  ///< path, `-` for standard output
   std::optional<std::string> svg;   ///< path, `-` for standard output
@@ -53,7 +53,7 @@ struct AttendArguments {
   std::int64_t latent_dim = 512;               ///< of a cached row, beside rope_dim
   CacheType cache_type = CacheType::fp32;
   std::int64_t seed = 1;
-  std::string execution_space;      ///< one of `execution_spaces()`
+  std::string execution_space;      ///< one of `startup::execution_spaces()`
   std::optional<std::string> json;  ///< path, `-` for standard output
   std::optional<std::string> svg;   ///< path, `-` for standard output
 };

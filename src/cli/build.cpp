@@ -80,19 +80,6 @@ std::vector<Backend> backends() {
 
 }  // namespace
 
-std::vector<std::string> execution_spaces() {
-  std::vector<std::string> names;
-  for (const auto& backend : backends()) names.push_back(backend.name);
-  return names;
-}
-
-std::string default_execution_space() { return Kokkos::DefaultExecutionSpace::name(); }
-
-std::string kokkos_version() {
-  return std::to_string(KOKKOS_VERSION / 10000) + '.' + std::to_string(KOKKOS_VERSION / 100 % 100) +
-         '.' + std::to_string(KOKKOS_VERSION % 100);
-}
-
 std::string shard_words(const ContextShard& shard) {
   return "rank " + std::to_string(shard.rank) + " of " + std::to_string(shard.world_size) +
          ", interleave " + std::to_string(shard.interleave);

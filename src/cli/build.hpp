@@ -20,11 +20,6 @@ namespace chunked_prefill::cli {
 /// "rank 3 of 8, interleave 1".
 [[nodiscard]] std::string shard_words(const ContextShard& shard);
 
-/// Execution spaces that Kokkos was built with, by name.
-[[nodiscard]] std::vector<std::string> execution_spaces();
-[[nodiscard]] std::string default_execution_space();
-[[nodiscard]] std::string kokkos_version();
-
 /// Rows of equal length, one a loop.
 struct Table {
   std::vector<std::int32_t> values;
@@ -61,7 +56,7 @@ struct Build {
 /// Initialises Kokkos for as long as it lives, so there can be one in a process.
 class Builder {
  public:
-  /// \param execution_space one of `execution_spaces()`.
+  /// \param execution_space one of `startup::execution_spaces()`.
   /// \throws InvalidArgument naming an environment variable that Kokkos would end the process for.
   Builder(IndexType index_type, const std::string& execution_space);
   ~Builder();

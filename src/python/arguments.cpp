@@ -47,9 +47,10 @@ std::string kind_of(nb::handle object) {
   return nb::str(name).c_str();
 }
 
-/// The words of the Python exception that is set, which is cleared.
+/// The words of the Python exception that a producer set, which is cleared.
 std::string pending_error() {
-  nb::python_error error;
+  if (PyErr_Occurred() == nullptr) return "cannot be read by DLPack";
+  const nb::python_error error;
   return nb::str(error.value()).c_str();
 }
 

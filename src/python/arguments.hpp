@@ -50,8 +50,8 @@ class Tensor {
 };
 
 /// What `stream` means for tensors like `tensor` on `device`: an integer is a stream's handle; for
-/// None the current one of the tensor's framework, where DLPack can ask for it, else `fallback`'s
-/// word, else the default stream.
+/// None the current one of the tensor's framework, which DLPack asks for; 0 on the CPU.
+/// \throws InvalidArgument naming `stream` when the framework does not tell it that way.
 [[nodiscard]] std::uintptr_t stream_handle(nb::handle stream, nb::handle tensor,
                                            const Device& device);
 

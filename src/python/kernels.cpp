@@ -4,8 +4,6 @@
 #include <pthread.h>
 
 #include <Kokkos_Core.hpp>
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <chunked_prefill/chunked_prefill.hpp>
 #include <map>
@@ -13,6 +11,7 @@
 #include <set>
 #include <variant>
 
+#include "../startup/kokkos_info.hpp"
 #include "../startup/kokkos_settings.hpp"
 
 namespace chunked_prefill::python {
@@ -108,7 +107,7 @@ typename PagedPrefix<MemorySpace>::template Input<T> input(const Integers& integ
               Kokkos::LayoutStride(integers.size, integers.stride));
 }
 
-/// Calls `use` with the type of `integers`' elements.
+/// Calls `use` with a value of the element type.
 template <class Use>
 void with_type(bool is_int64, const Use& use) {
   if (is_int64) {
@@ -321,6 +320,7 @@ Check::State& Check::state() {
 }
 
 std::optional<std::string> Check::first_fault(std::uintptr_t stream) {
+  initialize(m_device);
   std::optional<DeviceFault> fault;
 #ifdef KOKKOS_ENABLE_CUDA
   if (m_device.type == Device::cuda) {
@@ -401,12 +401,8 @@ void chunking(const Device& device, std::uintptr_t stream, const Integers& prefi
 }
 
 std::string configuration() {
-  std::string text = "Kokkos " + std::to_string(KOKKOS_VERSION / 10000) + '.' +
-                     std::to_string(KOKKOS_VERSION / 100 % 100) + '.' +
-                     std::to_string(KOKKOS_VERSION % 100) + "\nbackends";
-#define CHUNKED_PREFILL_NAME(TEXT, SPACE) TEXT += std::string(" ") + SPACE::name();
-  CHUNKED_PREFILL_FOR_EACH_SPACE(CHUNKED_PREFILL_NAME, text)
-#undef CHUNKED_PREFILL_NAME
+  std::string text = "Kokkos " + startup::kokkos_version() + "\nbackends";
+  for (const std::string& space : startup::execution_spaces()) text += ' ' + space;
   return text;
 }
 

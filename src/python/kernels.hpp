@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 // What the module asks of Kokkos, without Kokkos or Python in it: device compilers need not take
 // the binding library, and the binding library's compiler need not be a device's.

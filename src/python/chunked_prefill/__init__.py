@@ -170,7 +170,9 @@ class ChunkedPrefillMetadata:
         self._framework = _framework("like", like)
         self._buffer = self._framework.buffer(self._layout.words, like)
         self._plan: ChunkPlan | None = None
-        self._tables: tuple[tuple[int, int], Any, Any] | None = None
+        # The views of the tables are kept while their extents stay.
+        self._extents: tuple[int, int] | None = None
+        self._tables: tuple[Any, Any] = (None, None)
 
     @property
     def shape(self) -> ChunkShape:
@@ -241,19 +243,16 @@ class ChunkedPrefillMetadata:
         """Views of the last build's results."""
         plan = self.plan
         extents = plan.chunked_loop_num, plan.batch_size
-        if self._tables is None or self._tables[0] != extents:
-            self._tables = (extents, *_tables(self._framework, plan, self._layout, self._buffer))
-        return MetadataArrays(
-            extents[0],
-            LoopSlots(self._framework, plan, self._layout, self._buffer),
-            self._tables[1],
-            self._tables[2],
-            plan.max_chunk_len_per_loop,
-        )
+        if self._extents != extents:
+            self._tables = _tables(self._framework, plan, self._layout, self._buffer)
+            self._extents = extents
+        return _arrays(self._framework, plan, self._layout, self._buffer, self._tables)
 
     def copy(self) -> MetadataArrays:
         """Results of the last build that stay as they are, on the current stream."""
-        return _arrays(self._framework, self.plan, self._layout, self._framework.copy(self._buffer))
+        plan, buffer = self.plan, self._framework.copy(self._buffer)
+        tables = _tables(self._framework, plan, self._layout, buffer)
+        return _arrays(self._framework, plan, self._layout, buffer, tables)
 
     def __repr__(self) -> str:
         return f"ChunkedPrefillMetadata of {self._plan!r}"
@@ -283,7 +282,7 @@ def build_chunked_prefill_metadata_arrays(
 
     :param extend_prefix_lens: (batch_size) int32 or int64, on the device: cached tokens of each
         sequence.
-    :param extend_prefix_lens_cpu: the same on the CPU, or a list.
+    :param extend_prefix_lens_cpu: the same on the CPU; without `check` also a list.
     :param req_to_page: (max_requests, max_pages) int32 page ids, on the device; rows may be
         any distance apart.
     :param req_pool_indices: (batch_size) int32 or int64, on the device: rows of `req_to_page`.
@@ -298,17 +297,19 @@ def build_chunked_prefill_metadata_arrays(
     :param stream: handle of another stream than the current one.
     :param check: where given, what the device holds is checked.
     """
-    if chunk_capacity is None:
-        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    plan = _plan(
+        extend_prefix_lens_cpu, chunk_capacity, chunked_prefill_size, mla_chunk_multiplier, policy,
+        grain, shard,
+    )  # fmt: skip
     framework = _framework("extend_prefix_lens", extend_prefix_lens)
-    plan = plan_chunks(extend_prefix_lens_cpu, chunk_capacity, policy, grain, shard)
     layout = _core.layout(plan.shape, index_type)
     buffer = framework.buffer(layout.words, extend_prefix_lens)
     _fill(
         framework, plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
         page_size, num_pages, layout, buffer, stream, check,
     )  # fmt: skip
-    return _arrays(framework, plan, layout, buffer)
+    tables = _tables(framework, plan, layout, buffer)
+    return _arrays(framework, plan, layout, buffer, tables)
 
 
 def get_chunks_paged(
@@ -330,24 +331,28 @@ def get_chunks_paged(
     check: DeviceCheck | None = None,
 ) -> PagedChunks:
     """The chunk table on the device, the slots of each loop, and the chunk table on the CPU.
-    Arguments as `build_chunked_prefill_metadata_arrays` takes them."""
-    if chunk_capacity is None:
-        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    Arguments as `build_chunked_prefill_metadata_arrays` takes them, but for `prefix_lens_cpu`: a
+    contiguous tensor."""
+    plan = _plan(
+        prefix_lens_cpu, chunk_capacity, chunked_prefill_size, mla_chunk_multiplier, policy, grain,
+        shard,
+    )  # fmt: skip
+    loops, batch_size = plan.chunked_loop_num, plan.batch_size
     framework = _framework("prefix_lens", prefix_lens)
-    plan = plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
+    host = _framework("prefix_lens_cpu", prefix_lens_cpu)
+    host_layout = _core.table_layout(loops, batch_size)
+    host_buffer = host.buffer(host_layout.words, prefix_lens_cpu)
+    _core.host_table(plan, prefix_lens_cpu, host_layout, host_buffer)
     layout = _core.layout(plan.shape, index_type)
     buffer = framework.buffer(layout.words, prefix_lens)
     _fill(
         framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size,
         num_pages, layout, buffer, stream, check,
     )  # fmt: skip
-    host = _framework("prefix_lens_cpu", prefix_lens_cpu)
-    host_buffer = host.buffer(layout.words, prefix_lens_cpu)
-    _core.host_table(plan, prefix_lens_cpu, layout, host_buffer)
     return PagedChunks(
-        _chunks(framework, plan, layout, buffer),
+        _chunks(framework, loops, batch_size, layout, buffer),
         LoopSlots(framework, plan, layout, buffer),
-        _chunks(host, plan, layout, host_buffer),
+        _chunks(host, loops, batch_size, host_layout, host_buffer),
     )
 
 
@@ -359,7 +364,7 @@ def chunking(prefix_lens: Any, num_chunks: int, batch_size: int, chunk_len: int)
     buffer = framework.buffer(layout.words, prefix_lens)
     stream = framework.stream(prefix_lens)
     _core.chunking(prefix_lens, num_chunks, batch_size, chunk_len, layout, buffer, stream)
-    return _table(framework, num_chunks, batch_size, layout, buffer)
+    return _chunks(framework, num_chunks, batch_size, layout, buffer)
 
 
 def show_config() -> None:
@@ -376,6 +381,20 @@ def _framework(name: str, tensor: Any) -> Framework:
             "NumPy"
         )
     return framework
+
+
+def _plan(
+    prefix_lens_cpu: Any,
+    chunk_capacity: int | None,
+    chunked_prefill_size: int,
+    mla_chunk_multiplier: int,
+    policy: str,
+    grain: int,
+    shard: Shard | None,
+) -> ChunkPlan:
+    if chunk_capacity is None:
+        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    return plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
 
 
 def _fill(
@@ -411,21 +430,21 @@ def _tables(
 
 
 def _arrays(
-    framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
+    framework: Framework,
+    plan: ChunkPlan,
+    layout: _core.Layout,
+    buffer: Any,
+    tables: tuple[Any, Any],
 ) -> MetadataArrays:
     return MetadataArrays(
         plan.chunked_loop_num,
         LoopSlots(framework, plan, layout, buffer),
-        *_tables(framework, plan, layout, buffer),
+        *tables,
         plan.max_chunk_len_per_loop,
     )
 
 
-def _chunks(framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any) -> Chunks:
-    return _table(framework, plan.chunked_loop_num, plan.batch_size, layout, buffer)
-
-
-def _table(
+def _chunks(
     framework: Framework, loops: int, batch_size: int, layout: _core.Layout, buffer: Any
 ) -> Chunks:
     return Chunks(
