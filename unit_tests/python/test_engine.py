@@ -190,20 +190,22 @@ def test_fork() -> None:
     ended = run(
         f"""{BUILD}
 build()
+check = cp.DeviceCheck(lens)
 import os
 if os.fork() == 0:
-    try:
-        print(cp.plan_chunks(lens).total_tokens, flush=True)
-        build()
-    except cp.ChunkedPrefillError as error:
-        print(error, flush=True)
+    print(cp.plan_chunks(lens).total_tokens, flush=True)
+    for refused in (build, check.first_fault):
+        try:
+            refused()
+        except cp.ChunkedPrefillError as error:
+            print(error, flush=True)
     os._exit(0)
 os.wait()
 print(build().chunked_loop_num)
 """
     )
     words = "this process was forked off one in which Kokkos ran: start it with spawn"
-    assert (ended.returncode, ended.stdout) == (0, f"13\n{words}\n1\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, f"13\n{words}\n{words}\n1\n"), ended.stderr
 
 
 def test_bad_environment() -> None:

@@ -91,6 +91,24 @@ def test_words(changed: dict[str, Any], words: str) -> None:
     assert str(raised.value) == words
 
 
+@pytest.mark.parametrize(
+    ("lens", "words"),
+    [
+        ([10, 3], "prefix_lens_cpu: of type builtins.list is no tensor of torch, CuPy or NumPy"),
+        (
+            np.array([10, 0, 3, 0], np.int32)[::2],
+            "prefix_lens_cpu: has stride 2 and must be contiguous",
+        ),
+    ],
+    ids=["list", "strided"],
+)
+def test_lengths_of_the_host_table(lens: Any, words: str) -> None:
+    device = np.array([10, 3], np.int32)
+    with pytest.raises(cp.InvalidArgument) as raised:
+        cp.get_chunks_paged(device, lens, np.zeros((2, 4), np.int32), device * 0, 4)
+    assert str(raised.value) == words
+
+
 def test_settings_off() -> None:
     with pytest.raises(cp.InvalidArgument, match="chunked_prefill_size: -1 "):
         cp.get_max_chunk_capacity(-1)
