@@ -319,7 +319,8 @@ Check::State& Check::state() {
   return *m_state;
 }
 
-std::optional<std::string> Check::first_fault(std::uintptr_t stream) {
+std::optional<std::string> Check::first_fault(std::optional<std::uintptr_t> given) {
+  const std::uintptr_t stream = given.value_or(m_stream);
   initialize(m_device);
   std::optional<DeviceFault> fault;
 #ifdef KOKKOS_ENABLE_CUDA
@@ -364,6 +365,7 @@ void fill(const Device& device, std::uintptr_t stream, const Split& split, const
     throw InvalidArgument(
         "check", "of " + name(check->device()) + ", and prefix_lens are on " + name(device));
   }
+  if (check != nullptr) check->built_on(stream);
   on_space(device, stream, [&]<class Space>(const Space& space) {
     using Memory = typename Space::memory_space;
     fill_on<Memory>(

@@ -69,8 +69,9 @@ class Check {
   Check& operator=(const Check&) = delete;
 
   [[nodiscard]] Device device() const { return m_device; }
-  /// What the first build with a fault had wrong; waits for `stream`.
-  [[nodiscard]] std::optional<std::string> first_fault(std::uintptr_t stream);
+  /// What the first build with a fault had wrong; waits for `stream`, by default the last build's.
+  [[nodiscard]] std::optional<std::string> first_fault(std::optional<std::uintptr_t> stream);
+  void built_on(std::uintptr_t stream) { m_stream = stream; }
 
   struct State;
   /// \throws Error once Kokkos was finalised.
@@ -80,6 +81,7 @@ class Check {
 
  private:
   Device m_device;
+  std::uintptr_t m_stream = 0;
   std::unique_ptr<State> m_state;
 };
 

@@ -248,13 +248,15 @@ NB_MODULE(_core, module) {
       .def(
           "first_fault",
           [](Check& check, nb::handle stream) {
-            const auto handle = static_cast<std::uintptr_t>(integer("stream", stream));
+            std::optional<std::uintptr_t> handle;
+            if (!stream.is_none()) handle = static_cast<std::uintptr_t>(integer("stream", stream));
             const nb::gil_scoped_release released;
             return check.first_fault(handle);
           },
-          "stream"_a.none() = 0,
-          "What the first faulty build since the last call had wrong, or None. Waits for `stream`, "
-          "the handle of the stream that the builds are on.");
+          "stream"_a.none() = nb::none(),
+          "What the first faulty build since the last call had wrong, or None. Waits for the stream "
+          "of the last build, or that with the handle `stream`: where a graph with the builds is "
+          "replayed on another.");
 
   module.def(
       "get_max_chunk_capacity",
@@ -352,6 +354,8 @@ NB_MODULE(_core, module) {
       "prefix_lens"_a.none(), "num_chunks"_a.none(), "batch_size"_a.none(), "chunk_len"_a.none(),
       "layout"_a, "buffer"_a.none(), "stream"_a.none());
 
+  module.def("integer", &integer, "name"_a, "value"_a.none(),
+             "Raises InvalidArgument for what is no integer, or beyond int64.");
   module.def("configuration", &configuration);
   module.def("finalize", &finalize);
   module.attr("version") = version;

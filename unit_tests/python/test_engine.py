@@ -137,6 +137,33 @@ def test_behind_other_work(torch_cuda: Where) -> None:
             assert [int(total) for total in sums] == [sum(slots) for slots in build(batch)[1]]
 
 
+@pytest.mark.parametrize("name", ["torch-cuda", "cupy-cuda"])
+def test_named_stream(name: str) -> None:
+    """A build on a stream that is not the current one, in memory that the current one does not
+    write to any more, with a check that waits for the build's."""
+    torch = Where("torch-cuda").module
+    where = Where(name)
+    stream, rng = torch.cuda.Stream(), random.Random(7)
+    for _ in range(10):
+        batch = draw(rng)
+        live = tensors(where, batch)
+        freed = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (100, 3000, 100000)]
+        torch.cuda.synchronize()
+        torch.cuda._sleep(20_000_000)
+        for tensor in freed:
+            tensor.fill_(255)
+        del freed, tensor
+        check = cp.DeviceCheck(live[0])
+        arrays = cp.build_chunked_prefill_metadata_arrays(
+            live[0], where.on_cpu(batch.prefix_lens), live[1], live[2], batch.page_size,
+            chunk_capacity=batch.chunk_capacity, policy=batch.policy, grain=batch.grain,
+            shard=batch.shard, stream=stream.cuda_stream, check=check,
+        )  # fmt: skip
+        assert check.first_fault() is None
+        torch.cuda.synchronize()
+        assert as_lists(arrays) == build(batch)
+
+
 def test_threads(where: Where) -> None:
     failures = []
 

@@ -303,7 +303,7 @@ def build_chunked_prefill_metadata_arrays(
     )  # fmt: skip
     framework = _framework("extend_prefix_lens", extend_prefix_lens)
     layout = _core.layout(plan.shape, index_type)
-    buffer = framework.buffer(layout.words, extend_prefix_lens)
+    buffer = framework.buffer(layout.words, extend_prefix_lens, stream)
     _fill(
         framework, plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
         page_size, num_pages, layout, buffer, stream, check,
@@ -344,7 +344,7 @@ def get_chunks_paged(
     host_buffer = host.buffer(host_layout.words, prefix_lens_cpu)
     _core.host_table(plan, prefix_lens_cpu, host_layout, host_buffer)
     layout = _core.layout(plan.shape, index_type)
-    buffer = framework.buffer(layout.words, prefix_lens)
+    buffer = framework.buffer(layout.words, prefix_lens, stream)
     _fill(
         framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size,
         num_pages, layout, buffer, stream, check,

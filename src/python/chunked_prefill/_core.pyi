@@ -140,9 +140,9 @@ class DeviceCheck:
     def __init__(self, like: object | None) -> None:
         """For builds of tensors on the device of `like`."""
 
-    def first_fault(self, stream: object | None = 0) -> str | None:
+    def first_fault(self, stream: object | None = None) -> str | None:
         """
-        What the first faulty build since the last call had wrong, or None. Waits for `stream`, the handle of the stream that the builds are on.
+        What the first faulty build since the last call had wrong, or None. Waits for the stream of the last build, or that with the handle `stream`: where a graph with the builds is replayed on another.
         """
 
 def get_max_chunk_capacity(chunked_prefill_size: object | None = 8192, mla_chunk_multiplier: object | None = 4) -> int:
@@ -170,6 +170,9 @@ def host_table(plan: ChunkPlan, prefix_lens_cpu: object | None, layout: Layout, 
 def table_layout(num_chunks: object | None, batch_size: object | None) -> Layout: ...
 
 def chunking(prefix_lens: object | None, num_chunks: object | None, batch_size: object | None, chunk_len: object | None, layout: Layout, buffer: object | None, stream: object | None) -> None: ...
+
+def integer(name: str, value: object | None) -> int:
+    """Raises InvalidArgument for what is no integer, or beyond int64."""
 
 def configuration() -> str: ...
 

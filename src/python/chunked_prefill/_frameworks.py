@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from . import _core
+
 
 class Framework(Protocol):
     """A buffer is (words) int32; offsets into it count int32 words."""
 
-    def buffer(self, words: int, like: Any) -> Any:
-        """Memory on the device of `like`, from the framework's own allocator."""
+    def buffer(self, words: int, like: Any, stream: int | None = None) -> Any:
+        """Memory on the device of `like`, from the framework's own allocator, for work on its
+        current stream or on that with the handle `stream`."""
 
     def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
         """(rows, columns) int32, a view."""
@@ -30,7 +33,12 @@ class Torch:
 
         self._torch = torch
 
-    def buffer(self, words: int, like: Any) -> Any:
+    def buffer(self, words: int, like: Any, stream: int | None = None) -> Any:
+        if stream is not None and like.is_cuda:
+            cuda = self._torch.cuda
+            handle = _core.integer("stream", stream)
+            with cuda.stream(cuda.ExternalStream(handle, like.device)):
+                return self.buffer(words, like)
         return self._torch.empty(words, dtype=self._torch.int32, device=like.device)
 
     def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
@@ -56,7 +64,7 @@ class NumPy:
 
         self._array_module: Any = numpy
 
-    def buffer(self, words: int, like: Any) -> Any:
+    def buffer(self, words: int, like: Any, stream: int | None = None) -> Any:
         return self._array_module.empty(words, dtype="int32")
 
     def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
@@ -80,9 +88,12 @@ class CuPy(NumPy):
 
         self._array_module = cupy
 
-    def buffer(self, words: int, like: Any) -> Any:
+    def buffer(self, words: int, like: Any, stream: int | None = None) -> Any:
         with like.device:
-            return super().buffer(words, like)
+            if stream is None:
+                return super().buffer(words, like)
+            with self._array_module.cuda.ExternalStream(_core.integer("stream", stream)):
+                return super().buffer(words, like)
 
     def stream(self, like: Any) -> int | None:
         return int(self._array_module.cuda.get_current_stream(like.device.id).ptr)
