@@ -254,7 +254,8 @@ NB_MODULE(_core, module) {
             return check.first_fault(handle);
           },
           "stream"_a.none() = nb::none(),
-          "What the first faulty build since the last call had wrong, or None. Waits for the stream "
+          "What the first faulty build since the last call had wrong, or None. Waits for the "
+          "stream "
           "of the last build, or that with the handle `stream`: where a graph with the builds is "
           "replayed on another.");
 
