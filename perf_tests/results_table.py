@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes the README's table of results out of what chunked_prefill_perf measured.
+"""Makes the README's tables of results out of what chunked_prefill_perf measured.
 
 usage: results_table.py [--policy NAME] RESULTS.json [REFERENCE.json]
 
@@ -73,6 +73,17 @@ def table(results, reference, only):
         yield row
 
 
+def attention_table(results):
+    rows = by_name(results["benchmarks"])
+    yield ["step, values", "time, us", "GB/s", "of deep_copy"]
+    yield ["---"] + ["---:"] * 3
+    for name, row in rows.items():
+        step, _, values = name.partition("/")
+        if "deep_copy_fraction" in row:
+            yield [f"`{step}`, {values.replace('_', ' ')}", text(micros(row)),
+                   text(row["bytes_per_second"] * 1e-9), text(row["deep_copy_fraction"])]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,8 +99,10 @@ def main():
     threads = "" if context["backend"] == "Cuda" else f", {context['threads']} threads"
     print(f"{context['device']}, {context['backend']}{threads}, Kokkos {context['kokkos_version']}, "
           f"chunked_prefill {context['version']}, revision {context['revision']}\n")
-    for row in table(results, reference, arguments.policy):
-        print("| " + " | ".join(row) + " |")
+    tables = [table(results, reference, arguments.policy), attention_table(results)]
+    for rows in map(list, tables):
+        if len(rows) > 2:
+            print("\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n")
 
 
 if __name__ == "__main__":
