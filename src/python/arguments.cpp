@@ -5,6 +5,12 @@
 #include <string_view>
 
 namespace chunked_prefill::python {
+
+std::string kind_of(nb::handle object) {
+  const nb::object name = nb::inst_name(object);
+  return nb::str(name).c_str();
+}
+
 namespace {
 
 /// The parts of DLPack's C interface for exchange (1.2) that this module calls: of every producer
@@ -42,15 +48,16 @@ const ExchangeApi* exchange_api(nb::handle object) {
   return api;
 }
 
-std::string kind_of(nb::handle object) {
-  const nb::object name = nb::inst_name(object);
-  return nb::str(name).c_str();
+/// Throws `error` again if it is an interrupt, an exit or the like.
+void pass_on_interrupt(const nb::python_error& error) {
+  if (!error.matches(PyExc_Exception)) throw error;
 }
 
 /// The words of the Python exception that a producer set, which is cleared.
 std::string pending_error() {
   if (PyErr_Occurred() == nullptr) return "cannot be read by DLPack";
   const nb::python_error error;
+  pass_on_interrupt(error);
   return nb::str(error.value()).c_str();
 }
 
@@ -62,6 +69,7 @@ nb::object capsule(const char* name, nb::handle object) {
     if (type == Device::cpu) return object.attr("__dlpack__")();
     return object.attr("__dlpack__")(nb::arg("stream") = -1);
   } catch (const nb::python_error& error) {
+    pass_on_interrupt(error);
     throw InvalidArgument(name, std::string("of type ") + kind_of(object) +
                                     " cannot be read by DLPack: " + nb::str(error.value()).c_str());
   } catch (const nb::cast_error&) {
@@ -197,7 +205,7 @@ std::int64_t integer(const char* name, nb::handle object) {
   nb::object index;
   if (!PyBool_Check(object.ptr())) index = nb::steal(PyNumber_Index(object.ptr()));
   if (!index.is_valid()) {
-    PyErr_Clear();
+    if (PyErr_Occurred() != nullptr) pass_on_interrupt(nb::python_error());
     throw InvalidArgument(name, "of type " + kind_of(object) + " is no integer");
   }
   int overflow = 0;

@@ -17,6 +17,9 @@ namespace chunked_prefill::python {
 
 namespace nb = nanobind;
 
+/// The name of an object's type, for messages.
+[[nodiscard]] std::string kind_of(nb::handle object);
+
 /// A tensor of a caller's, by DLPack: nothing is copied, and no stream waits for another.
 class Tensor {
  public:

@@ -119,6 +119,16 @@ std::string to_string(const ChunkPlan& plan) {
   return text;
 }
 
+/// Null for None.
+Check* device_check(nb::handle check) {
+  if (check.is_none()) return nullptr;
+  Check* held = nullptr;
+  if (!nb::try_cast(check, held)) {
+    throw InvalidArgument("check", "of type " + kind_of(check) + " is no DeviceCheck");
+  }
+  return held;
+}
+
 /// What `fill` is given beside the split: see kernels.hpp.
 void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
           nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
@@ -286,16 +296,16 @@ NB_MODULE(_core, module) {
       [](const ChunkPlan& plan, nb::handle prefix_lens_cpu, nb::handle prefix_lens,
          nb::handle req_to_page, nb::handle req_pool_indices, nb::handle page_size,
          nb::handle num_pages, const Layout& layout, nb::handle buffer, nb::handle stream,
-         Check* check) {
+         nb::handle check) {
         Split split{.plan = &plan};
         std::optional<Tensor> lens;
-        if (check != nullptr) {
+        if (!check.is_none()) {
           lens.emplace("prefix_lens_cpu", prefix_lens_cpu);
           lens->require(Device{}, "the lengths that are planned for must be");
           split.prefix_lens_host = lens->integers();
         }
         fill(split, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages, layout,
-             buffer, stream, check);
+             buffer, stream, device_check(check));
       },
       "plan"_a, "prefix_lens_cpu"_a.none(), "prefix_lens"_a.none(), "req_to_page"_a.none(),
       "req_pool_indices"_a.none(), "page_size"_a.none(), "num_pages"_a.none(), "layout"_a,
@@ -304,9 +314,9 @@ NB_MODULE(_core, module) {
       "fill_shape",
       [](const ChunkShape& shape, nb::handle prefix_lens, nb::handle req_to_page,
          nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
-         const Layout& layout, nb::handle buffer, nb::handle stream, Check* check) {
+         const Layout& layout, nb::handle buffer, nb::handle stream, nb::handle check) {
         fill(Split{.shape = shape}, prefix_lens, req_to_page, req_pool_indices, page_size,
-             num_pages, layout, buffer, stream, check);
+             num_pages, layout, buffer, stream, device_check(check));
       },
       "shape"_a, "prefix_lens"_a.none(), "req_to_page"_a.none(), "req_pool_indices"_a.none(),
       "page_size"_a.none(), "num_pages"_a.none(), "layout"_a, "buffer"_a.none(), "stream"_a.none(),

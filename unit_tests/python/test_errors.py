@@ -36,6 +36,7 @@ def arguments(**changed: Any) -> dict[str, Any]:
     [
         "extend_prefix_lens", "extend_prefix_lens_cpu", "req_to_page", "req_pool_indices",
         "page_size", "chunk_capacity", "policy", "grain", "index_type", "shard", "num_pages",
+        "check",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("value", GARBAGE, ids=lambda value: repr(value)[:20])
@@ -51,7 +52,7 @@ def test_garbage(name: str, value: Any) -> None:
     # What is meant: integers of other kinds, and defaults.
     meant: dict[str, list[Any]] = {
         "page_size": [3, 2**31 - 1], "chunk_capacity": [None, 3],
-        "shard": [None], "num_pages": [3],
+        "shard": [None], "num_pages": [3], "check": [None],
     }  # fmt: skip
     assert any(value is right or value == right for right in meant.get(name, []))
 
@@ -107,6 +108,31 @@ def test_lengths_of_the_host_table(lens: Any, words: str) -> None:
     with pytest.raises(cp.InvalidArgument) as raised:
         cp.get_chunks_paged(device, lens, np.zeros((2, 4), np.int32), device * 0, 4)
     assert str(raised.value) == words
+
+
+class Interrupted(np.ndarray):
+    """Ctrl-C arrives while its memory is asked for."""
+
+    def __dlpack__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_no_error_of_an_argument() -> None:
+    lens = np.array([10, 3], np.int32).view(Interrupted)
+    for name in ("extend_prefix_lens", "extend_prefix_lens_cpu", "req_pool_indices"):
+        with pytest.raises(KeyboardInterrupt):
+            cp.build_chunked_prefill_metadata_arrays(**arguments(**{name: lens}))
+
+
+class Four:
+    def __index__(self) -> int:
+        return 4
+
+
+def test_whatever_has_an_index_is_an_integer() -> None:
+    lens, four = np.array([1, 2, 3, 4], np.int32), Four()
+    assert cp.chunking(lens, four, four, four).starts.shape == (4, 4)  # type: ignore[arg-type]
+    assert cp.plan_chunks([1, 2, 3, 4], four).chunk_len == 1
 
 
 def test_settings_off() -> None:

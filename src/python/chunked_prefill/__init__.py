@@ -360,6 +360,8 @@ def chunking(prefix_lens: Any, num_chunks: int, batch_size: int, chunk_len: int)
     """The chunk table of an equal split with `chunk_len` tokens a sequence and loop, on the device
     of `prefix_lens`, (batch_size) int32 or int64."""
     framework = _framework("prefix_lens", prefix_lens)
+    num_chunks = _core.integer("num_chunks", num_chunks)
+    batch_size = _core.integer("batch_size", batch_size)
     layout = _core.table_layout(num_chunks, batch_size)
     buffer = framework.buffer(layout.words, prefix_lens)
     stream = framework.stream(prefix_lens)
