@@ -48,11 +48,11 @@ class Planner {
                         plan.m_offsets.begin() + 1);
   }
 
-  static ChunkShape bound(const BatchBounds& bounds, const PlanOptions& options) {
+  static ChunkShape bound(BatchBounds bounds, const PlanOptions& options) {
     impl::check_range("bounds.batch_size", bounds.batch_size, 0, INT32_MAX);
     impl::check_range("bounds.max_prefix_len", bounds.max_prefix_len, 0, INT32_MAX);
-    impl::check_range("bounds.total_tokens", bounds.total_tokens, 0,
-                      bounds.batch_size * bounds.max_prefix_len);
+    impl::check_range("bounds.total_tokens", bounds.total_tokens, 0, INT64_MAX);
+    bounds.total_tokens = std::min(bounds.total_tokens, bounds.batch_size * bounds.max_prefix_len);
     check_options(static_cast<std::size_t>(bounds.batch_size), options);
     const auto batch_size = static_cast<std::int32_t>(bounds.batch_size);
     const std::int32_t chunk_len = chunk_len_for(batch_size, options);
@@ -98,7 +98,10 @@ class Planner {
       impl::check_range("grain", options.grain, 1, capacity);
       return;
     }
-    impl::check_range("grain", options.grain, 1, 1);  // an equal split cuts wherever it must
+    if (options.grain != 1) {
+      throw InvalidArgument("grain", std::to_string(options.grain) +
+                                         " belongs to the packed policy; an equal split has 1");
+    }
     if (batch_size > static_cast<std::size_t>(capacity)) {
       throw InvalidArgument("chunk_capacity",
                             std::to_string(capacity) + " tokens cannot be split equally among " +

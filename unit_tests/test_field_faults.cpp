@@ -385,10 +385,11 @@ void cuts_on_the_unit() {
   }
   // An equal split cuts wherever it must, and says so.
   for (const std::int64_t grain : {2, 64}) {
-    EXPECT_EQ(refusal([&] {
-                (void)cp::plan_chunks(Lens{300, 40}, {.grain = grain});
-              }),
-              "grain: " + std::to_string(grain) + " is outside [1, 1]");
+    EXPECT_EQ(
+        refusal([&] {
+          (void)cp::plan_chunks(Lens{300, 40}, {.grain = grain});
+        }),
+        "grain: " + std::to_string(grain) + " belongs to the packed policy; an equal split has 1");
   }
 }
 

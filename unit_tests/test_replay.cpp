@@ -422,6 +422,20 @@ TEST(Bounds, ThatHoldNothing) {
   EXPECT_EQ(none({.batch_size = 6, .max_prefix_len = 700, .total_tokens = 0}), 0);
 }
 
+// One bound on the tokens, that of the cache, for captures of many sizes.
+TEST(Bounds, MoreTokensThanTheSequencesHave) {
+  for (const cp::Policy policy : {cp::Policy::equal, cp::Policy::packed}) {
+    for (const std::int64_t total : {std::int64_t{4201}, INT64_MAX}) {
+      const auto shape =
+          cp::bounding_shape({.batch_size = 6, .max_prefix_len = 700, .total_tokens = total},
+                             {.chunk_capacity = 640, .policy = policy});
+      EXPECT_EQ(shape.total_tokens, 4200);
+      EXPECT_EQ(shape.max_prefix_len, 700);
+      EXPECT_EQ(shape.chunked_loop_num, 7);  // of 6 * 106 tokens, or of 640
+    }
+  }
+}
+
 TYPED_TEST(Replay, RefusesWhatIsBeyondTheBounds) { refused<TypeParam>(); }
 
 TYPED_TEST(Replay, SlotsOfALoopNeedAPlan) {

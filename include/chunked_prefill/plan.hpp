@@ -222,15 +222,16 @@ void plan_chunks(std::span<const std::int64_t> prefix_lens, const PlanOptions& o
 struct BatchBounds {
   std::int64_t batch_size = 0;      ///< sequences, padding sequences of length 0 included
   std::int64_t max_prefix_len = 0;  ///< tokens of the longest prefix
-  std::int64_t total_tokens = 0;    ///< tokens of all prefixes together
+  std::int64_t total_tokens = 0;    ///< tokens of all prefixes together; of use where it is less
+                                    ///< than `batch_size * max_prefix_len`
 };
 
 /// The shape that holds every batch within `bounds`, for a build that is captured in a graph and
 /// replayed with other lengths and pages in the same buffers: see `fill`. (The shape of a plan
 /// holds its own batch: packed with a grain, other lengths of the same total can need more loops.)
 ///
-/// \throws InvalidArgument naming the bound that is negative, beyond INT32_MAX or more tokens than
-///   `batch_size` prefixes can have; naming what of `options` `plan_chunks` would.
+/// \throws InvalidArgument naming the bound that is negative or, but for `total_tokens`, beyond
+///   INT32_MAX; naming what of `options` `plan_chunks` would.
 [[nodiscard]] ChunkShape bounding_shape(const BatchBounds& bounds, const PlanOptions& options = {});
 
 }  // namespace chunked_prefill

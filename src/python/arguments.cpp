@@ -61,13 +61,20 @@ std::string pending_error() {
   return nb::str(error.value()).c_str();
 }
 
-/// The capsule of `__dlpack__`, asked not to make streams wait for each other.
+/// The capsule of `__dlpack__`, asked not to make streams wait for each other. One of DLPack 1 can
+/// be of memory that must not be written, as all inputs are.
 nb::object capsule(const char* name, nb::handle object) {
   try {
     const nb::object device = object.attr("__dlpack_device__")();
     const auto type = nb::cast<std::int32_t>(nb::int_(nb::object(device[0])));
-    if (type == Device::cpu) return object.attr("__dlpack__")();
-    return object.attr("__dlpack__")(nb::arg("stream") = -1);
+    const nb::object make = object.attr("__dlpack__");
+    if (type != Device::cpu) return make(nb::arg("stream") = -1);
+    try {
+      return make(nb::arg("max_version") = nb::make_tuple(1, 0));
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+      return make();  // of an older framework
+    }
   } catch (const nb::python_error& error) {
     pass_on_interrupt(error);
     throw InvalidArgument(name, std::string("of type ") + kind_of(object) +

@@ -52,11 +52,15 @@ void with_lens(const Integers& lens, const Use& use) {
   }
 }
 
+bool is_list(nb::handle object) {
+  return nb::isinstance<nb::list>(object) || nb::isinstance<nb::tuple>(object);
+}
+
 ChunkPlan plan_chunks(nb::handle prefix_lens, nb::handle chunk_capacity, nb::handle policy,
                       nb::handle grain, nb::handle shard) {
   const PlanOptions options = plan_options(chunk_capacity, policy, grain, shard);
   ChunkPlan plan;
-  if (nb::isinstance<nb::list>(prefix_lens) || nb::isinstance<nb::tuple>(prefix_lens)) {
+  if (is_list(prefix_lens)) {
     std::vector<std::int64_t> lens;
     lens.reserve(nb::len(prefix_lens));
     for (const nb::handle length : prefix_lens) {
@@ -119,6 +123,28 @@ std::string to_string(const ChunkPlan& plan) {
   return text;
 }
 
+void check_bounds(const ChunkShape& bounds, const ChunkPlan& plan) {
+  const auto check = [](const char* name, std::int64_t value, std::int64_t bound) {
+    if (value <= bound) return;
+    throw InvalidArgument(name,
+                          std::to_string(value) + " is beyond the bound " + std::to_string(bound));
+  };
+  check("batch_size", plan.batch_size(), bounds.batch_size);
+  check("max_prefix_len", plan.max_prefix_len(), bounds.max_prefix_len);
+  check("total_tokens", plan.total_tokens(), bounds.total_tokens);
+}
+
+void check_replay(const ChunkShape& bounds, const ChunkPlan& plan) {
+  check_bounds(bounds, plan);
+  if (plan.batch_size() != bounds.batch_size) {
+    throw InvalidArgument("prefix_lens_cpu", "has " + std::to_string(plan.batch_size()) +
+                                                 " elements, and a replay " +
+                                                 std::to_string(bounds.batch_size) +
+                                                 ": padding sequences have length 0");
+  }
+  check_within(plan, bounds);
+}
+
 /// Null for None.
 Check* device_check(nb::handle check) {
   if (check.is_none()) return nullptr;
@@ -146,6 +172,12 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
                       .req_pool_indices = requests.integers(),
                       .page_size = integer("page_size", page_size),
                       .num_pages = integer("num_pages", num_pages)};
+  if (split.plan != nullptr &&
+      prefix.prefix_lens.size != static_cast<std::size_t>(split.plan->batch_size())) {
+    throw InvalidArgument("prefix_lens", "has " + std::to_string(prefix.prefix_lens.size) +
+                                             " elements, and prefix_lens_cpu " +
+                                             std::to_string(split.plan->batch_size()));
+  }
   std::int32_t* const out = words.buffer(layout.words);
   const std::uintptr_t handle = stream_handle(stream, prefix_lens, device);
   const nb::gil_scoped_release released;
@@ -227,10 +259,10 @@ NB_MODULE(_core, module) {
       .def_ro("chunked_loop_num", &ChunkShape::chunked_loop_num, "loops")
       .def_ro("max_prefix_len", &ChunkShape::max_prefix_len, "tokens")
       .def_ro("total_tokens", &ChunkShape::total_tokens, "tokens of all loops together")
-      .def(
-          "check_holds",
-          [](const ChunkShape& shape, const ChunkPlan& plan) { check_within(plan, shape); },
-          "plan"_a, "Raises InvalidArgument naming what of plan is beyond this shape.");
+      .def("check_bounds", &check_bounds, "plan"_a,
+           "Raises InvalidArgument naming what of plan is beyond this shape's bounds.")
+      .def("check_replay", &check_replay, "plan"_a,
+           "Raises InvalidArgument naming what of plan a replay of this shape does not hold.");
 
   nb::class_<Layout>(module, "Layout", "Where the arrays of a build are in its buffer, in words.")
       .def_ro("words", &Layout::words)
@@ -254,7 +286,8 @@ NB_MODULE(_core, module) {
       .def(
           "__init__",
           [](Check* self, nb::handle like) { new (self) Check(Tensor("like", like).device()); },
-          "like"_a.none(), "For builds of tensors on the device of `like`.")
+          nb::sig("def __init__(self, like: object) -> None"), "like"_a.none(),
+          "For builds of tensors on the device of `like`.")
       .def(
           "first_fault",
           [](Check& check, nb::handle stream) {
@@ -263,6 +296,7 @@ NB_MODULE(_core, module) {
             const nb::gil_scoped_release released;
             return check.first_fault(handle);
           },
+          nb::sig("def first_fault(self, stream: int | None = None) -> str | None"),
           "stream"_a.none() = nb::none(),
           "What the first faulty build since the last call had wrong, or None. Waits for the "
           "stream "
@@ -276,19 +310,29 @@ NB_MODULE(_core, module) {
             {.chunked_prefill_size = integer("chunked_prefill_size", size),
              .mla_chunk_multiplier = integer("mla_chunk_multiplier", multiplier)});
       },
+      nb::sig("def get_max_chunk_capacity(chunked_prefill_size: int = 8192, mla_chunk_multiplier: "
+              "int = 4) -> int"),
       "chunked_prefill_size"_a.none() = 8192, "mla_chunk_multiplier"_a.none() = 4,
       "chunk_capacity in tokens: the product of the two engine settings.");
-  module.def("plan_chunks", &plan_chunks, "prefix_lens_cpu"_a.none(),
+  module.def(
+      "plan_chunks", &plan_chunks,
+      nb::sig("def plan_chunks(prefix_lens_cpu: object, chunk_capacity: int = 32768, policy: "
+              "str = 'equal', grain: int = 1, shard: tuple[int, int, int] | None = None) -> "
+              "ChunkPlan"),
+      "prefix_lens_cpu"_a.none(), "chunk_capacity"_a.none() = 32768, "policy"_a.none() = "equal",
+      "grain"_a.none() = 1, "shard"_a.none() = nb::none(),
+      "Splits a batch's cached prefixes into loops; host arithmetic alone.\n\n"
+      "prefix_lens_cpu: (batch_size) int32 or int64 on the CPU, or a list; tokens.\n"
+      "policy: \"equal\" as the reference splits, or \"packed\": the fewest loops.\n"
+      "grain: packed cuts are multiples of this many tokens.\n"
+      "shard: (world_size, rank, interleave) of a context-parallel rank, or None.");
+  module.def("bounding_shape", &bounding_shape,
+             nb::sig("def bounding_shape(batch_size: int, max_prefix_len: int, total_tokens: int, "
+                     "chunk_capacity: int = 32768, policy: str = 'equal', grain: int = 1, shard: "
+                     "tuple[int, int, int] | None = None) -> ChunkShape"),
+             "batch_size"_a.none(), "max_prefix_len"_a.none(), "total_tokens"_a.none(),
              "chunk_capacity"_a.none() = 32768, "policy"_a.none() = "equal", "grain"_a.none() = 1,
              "shard"_a.none() = nb::none(),
-             "Splits a batch's cached prefixes into loops; host arithmetic alone.\n\n"
-             "prefix_lens_cpu: (batch_size) int32 or int64 on the CPU, or a list; tokens.\n"
-             "policy: \"equal\" as the reference splits, or \"packed\": the fewest loops.\n"
-             "grain: packed cuts are multiples of this many tokens.\n"
-             "shard: (world_size, rank, interleave) of a context-parallel rank, or None.");
-  module.def("bounding_shape", &bounding_shape, "batch_size"_a.none(), "max_prefix_len"_a.none(),
-             "total_tokens"_a.none(), "chunk_capacity"_a.none() = 32768,
-             "policy"_a.none() = "equal", "grain"_a.none() = 1, "shard"_a.none() = nb::none(),
              "The shape that holds every batch within these bounds.");
 
   module.def(
@@ -300,6 +344,10 @@ NB_MODULE(_core, module) {
         Split split{.plan = &plan};
         std::optional<Tensor> lens;
         if (!check.is_none()) {
+          if (is_list(prefix_lens_cpu)) {
+            throw InvalidArgument("prefix_lens_cpu",
+                                  "is a list, and with a check must be a tensor");
+          }
           lens.emplace("prefix_lens_cpu", prefix_lens_cpu);
           lens->require(Device{}, "the lengths that are planned for must be");
           split.prefix_lens_host = lens->integers();

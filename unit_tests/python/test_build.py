@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: MIT
 from __future__ import annotations
 
+import copy
 import json
 import pathlib
+import pickle
 import random
+import subprocess
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Where
 from oracle import Batch, build, draw
 
 import chunked_prefill as cp
 
+README = pathlib.Path(__file__).parents[2] / "README.md"
 GOLDEN = pathlib.Path(__file__).parent.parent / "data" / "golden.json"
 
 
@@ -116,6 +122,46 @@ def test_strided_page_table(where: Where) -> None:
         chunk_capacity=12,
     )
     assert as_lists(arrays) == build(batch)
+
+
+def test_read_only_inputs() -> None:
+    """As they come out of messages and shared memory."""
+    lens, table, rows = (
+        np.frombuffer(np.array(values, np.int32).tobytes(), np.int32)
+        for values in ([5, 3], [4, 1, 2, 9, 9, 9], [1, 0])
+    )
+    arrays = cp.build_chunked_prefill_metadata_arrays(
+        lens, lens, table.reshape(2, 3), rows, 2, chunk_capacity=8
+    )
+    assert arrays.chunk_kv_indices_list.all().tolist() == [18, 19, 18, 19, 8, 9, 2, 18]
+
+
+def test_slots_as_a_sequence(where: Where) -> None:
+    batch = Batch([10, 3, 7], 4, 9)
+    batch.draw_pages(random.Random(8))
+    slots = build_on(where, batch, ("int32", "int32", "int32")).chunk_kv_indices_list
+    expected = build(batch)[1]
+    assert len(slots) == len(expected) == slots.plan.chunked_loop_num == 4
+    assert slots[-1].tolist() == expected[-1]
+    assert [loop.tolist() for loop in slots[1:3]] == expected[1:3]
+    for loop in (4, -5):
+        with pytest.raises(IndexError, match=f"loop {loop} of 4"):
+            slots[loop]
+    assert [loop.tolist() for loop in copy.deepcopy(slots)] == expected
+    assert [loop.tolist() for loop in pickle.loads(pickle.dumps(slots))] == expected
+    assert repr(slots) == "LoopSlots of 4 loops, 20 tokens"
+
+
+def test_readme() -> None:
+    """Its example prints what it says."""
+    blocks = README.read_text().split("## Use it from Python", 1)[1].split("```")[1::2]
+    example = next(block for block in blocks if block.startswith("python"))
+    printed = blocks[blocks.index(example) + 1]
+    result = subprocess.run(
+        [sys.executable, "-c", example.removeprefix("python")], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == printed.strip()
 
 
 def test_chunks(where: Where) -> None:

@@ -74,10 +74,33 @@ def test_beyond_the_bounds(where: Where) -> None:
     batch = Batch([50, 50, 20], 4, 40)
     batch.draw_pages(random.Random(3))
     lens, table, rows = tensors(where, batch)
-    with pytest.raises(cp.InvalidArgument, match="buffers.chunk_kv_indices: extent 100 where at least 120"):
+    with pytest.raises(cp.InvalidArgument, match="total_tokens: 120 is beyond the bound 100"):
         engine.build(lens, [50, 50, 20], table, rows, 4)
-    with pytest.raises(cp.InvalidArgument, match="plan.batch_size: 3 is outside"):
+    with pytest.raises(cp.InvalidArgument, match="max_prefix_len: 51 is beyond the bound 50"):
+        engine.build(lens, [51, 0, 0], table, rows, 4)
+    with pytest.raises(cp.InvalidArgument, match="batch_size: 5 is beyond the bound 4"):
+        engine.build(lens, [1] * 5, table, rows, 4)
+
+
+def test_replayed_is_of_what_was_enqueued(where: Where) -> None:
+    engine = metadata(where)
+    with pytest.raises(cp.ChunkedPrefillError, match="replayed: nothing was enqueued yet"):
+        engine.replayed([1, 2, 3, 4])
+    enqueue(engine, tensors(where, padded(random.Random(9))))
+    with pytest.raises(cp.InvalidArgument) as raised:
         engine.replayed([1, 2, 3])
+    assert str(raised.value) == (
+        "prefix_lens_cpu: has 3 elements, and a replay 4: padding sequences have length 0"
+    )
+    with pytest.raises(cp.InvalidArgument, match="max_prefix_len: 51 is beyond the bound 50"):
+        engine.replayed([51, 0, 0, 0])
+
+
+def test_bound_of_the_cache(where: Where) -> None:
+    """More tokens than the sequences can have are a bound all the same."""
+    engine = metadata(where, total_tokens=10**6)
+    assert engine.shape.total_tokens == 200
+    assert "batch_size=4, max_prefix_len=50, total_tokens=200" in repr(engine)
 
 
 def test_enqueued_for_bounds(where: Where) -> None:

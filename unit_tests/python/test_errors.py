@@ -60,11 +60,24 @@ def test_garbage(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        (
+            {"extend_prefix_lens_cpu": [10, 3, 1]},
+            "prefix_lens: has 2 elements, and prefix_lens_cpu 3",
+        ),
+        (
+            {"extend_prefix_lens_cpu": [10, 3], "check": cp.DeviceCheck(np.zeros(1, np.int32))},
+            "prefix_lens_cpu: is a list, and with a check must be a tensor",
+        ),
+        ({"check": 5}, "check: of type int is no DeviceCheck"),
+        (
+            {"mla_chunk_multiplier": 2},
+            "chunk_capacity: given, as are the settings that it is the product of",
+        ),
         ({"page_size": 0}, "page_size: 0 is outside [1, 2147483647]"),
         ({"chunk_capacity": 1}, "chunk_capacity: 1 tokens cannot be split equally among 2 sequences (batch_size)"),
         ({"policy": "best"}, 'policy: "best" is not equal or packed'),
         ({"index_type": "int16"}, 'index_type: "int16" is not int32 or int64'),
-        ({"grain": 2}, "grain: 2 is outside [1, 1]"),
+        ({"grain": 2}, "grain: 2 belongs to the packed policy; an equal split has 1"),
         ({"shard": (2, 2, 1)}, "shard.rank: 2 is outside [0, 1]"),
         ({"shard": (2, 1)}, "shard: is no tuple of world_size, rank and interleave"),
         (
@@ -132,7 +145,7 @@ class Four:
 def test_whatever_has_an_index_is_an_integer() -> None:
     lens, four = np.array([1, 2, 3, 4], np.int32), Four()
     assert cp.chunking(lens, four, four, four).starts.shape == (4, 4)  # type: ignore[arg-type]
-    assert cp.plan_chunks([1, 2, 3, 4], four).chunk_len == 1
+    assert cp.plan_chunks([1, 2, 3, 4], four).chunk_len == 1  # type: ignore[arg-type]
 
 
 def test_settings_off() -> None:

@@ -58,7 +58,8 @@ Shard = tuple[int, int, int]
 
 class LoopSlots(Sequence[Any]):
     """The cache slots of each loop: `slots[loop]` is (tokens of the loop), a view into one buffer,
-    made when it is asked for."""
+    made when it is asked for. `list(slots)` makes all; pickled and copied deeply it is such a
+    list."""
 
     def __init__(
         self, framework: Framework, plan: ChunkPlan, layout: _core.Layout, buffer: Any
@@ -70,6 +71,11 @@ class LoopSlots(Sequence[Any]):
         self._is_int64 = layout.is_int64
         self._offsets: list[int] | None = None
 
+    @property
+    def plan(self) -> ChunkPlan:
+        """Of the build: the host's numbers of each loop."""
+        return self._plan
+
     def __len__(self) -> int:
         return self._plan.chunked_loop_num
 
@@ -80,7 +86,10 @@ class LoopSlots(Sequence[Any]):
     def __getitem__(self, loop: int | slice) -> Any:
         if isinstance(loop, slice):
             return [self[k] for k in range(len(self))[loop]]
-        loop = range(len(self))[loop]
+        loops = len(self)
+        if not -loops <= loop < loops:
+            raise IndexError(f"loop {loop} of {loops}")
+        loop %= loops
         if self._offsets is None:
             self._offsets = self._plan.offsets
         begin, end = self._offsets[loop], self._offsets[loop + 1]
@@ -95,25 +104,39 @@ class LoopSlots(Sequence[Any]):
         tokens = self._plan.total_tokens
         return self._framework.vector(self._buffer, self._begin, tokens, self._is_int64)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return f"LoopSlots of {len(self)} loops, {self._plan.total_tokens} tokens"
+
 
 class MetadataArrays(NamedTuple):
-    """What `build_chunked_prefill_metadata_arrays` returns, in the reference's order."""
+    """What `build_chunked_prefill_metadata_arrays` returns, in the reference's order.
 
-    #: loops
+    chunked_loop_num: loops.
+    chunk_kv_indices_list: per loop (tokens of the loop) cache slots.
+    chunked_seq_len: (chunked_loop_num, batch_size) int32, tokens of each sequence in each loop.
+    cu_chunked_seq_len: (chunked_loop_num, batch_size + 1) int32, their exclusive sums along each row.
+    max_chunk_len_per_loop: per loop, on the host: tokens of the longest sequence chunk.
+
+    `plan` has the host's other numbers, such as the range of live sequences of each loop.
+    """
+
     chunked_loop_num: int
-    #: per loop (tokens of the loop) cache slots
-    chunk_kv_indices_list: Sequence[Any]
-    #: (chunked_loop_num, batch_size) int32, tokens of each sequence in each loop
+    chunk_kv_indices_list: LoopSlots
     chunked_seq_len: Any
-    #: (chunked_loop_num, batch_size + 1) int32, their exclusive sums along each row
     cu_chunked_seq_len: Any
-    #: per loop, on the host: tokens of the longest sequence chunk
     max_chunk_len_per_loop: list[int]
+
+    @property
+    def plan(self) -> ChunkPlan:
+        return self.chunk_kv_indices_list.plan
 
 
 class Chunks(NamedTuple):
-    """Which tokens of which sequence belong to which loop: (chunked_loop_num, batch_size [+ 1])
-    int32."""
+    """Which tokens of which sequence belong to which loop: (chunked_loop_num, batch_size) int32
+    each, and `cum_seq_lens` with one column more."""
 
     starts: Any
     ends: Any
@@ -122,10 +145,11 @@ class Chunks(NamedTuple):
 
 
 class PagedChunks(NamedTuple):
-    """What `get_chunks_paged` returns, in the reference's order."""
+    """What `get_chunks_paged` returns, in the reference's order: the table on the device, the slots
+    of each loop, the table on the CPU."""
 
     chunks: Chunks
-    chunk_kv_indices_list: Sequence[Any]
+    chunk_kv_indices_list: LoopSlots
     chunks_cpu: Chunks
 
 
@@ -138,7 +162,7 @@ class ChunkedPrefillMetadata:
     :param like: a tensor on the device where the buffers shall be.
     :param batch_size: sequences of a batch at most.
     :param max_prefix_len: tokens of the longest prefix at most.
-    :param total_tokens: tokens of all prefixes together at most.
+    :param total_tokens: tokens of all prefixes together at most; such as what the cache holds.
     :param chunk_capacity: tokens that all chunks of a loop may hold together.
     :param policy: "equal" as the reference splits, or "packed": the fewest loops.
     :param grain: packed cuts are multiples of this many tokens.
@@ -170,6 +194,7 @@ class ChunkedPrefillMetadata:
         self._framework = _framework("like", like)
         self._buffer = self._framework.buffer(self._layout.words, like)
         self._plan: ChunkPlan | None = None
+        self._was_enqueued = False
         # The views of the tables are kept while their extents stay.
         self._extents: tuple[int, int] | None = None
         self._tables: tuple[Any, Any] = (None, None)
@@ -202,6 +227,7 @@ class ChunkedPrefillMetadata:
         `stream`. Arguments as `build_chunked_prefill_metadata_arrays` takes them; the batch may
         have fewer sequences than the bound."""
         plan = plan_chunks(prefix_lens_cpu, **self._options)
+        self._shape.check_bounds(plan)
         _fill(
             self._framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices,
             page_size, num_pages, self._layout, self._buffer, stream, check,
@@ -229,13 +255,16 @@ class ChunkedPrefillMetadata:
             self._shape, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages,
             self._layout, self._buffer, stream, check,
         )  # fmt: skip
+        self._was_enqueued = True
         self._plan = None
 
     def replayed(self, prefix_lens_cpu: Any) -> MetadataArrays:
-        """The results of a replay with the lengths `prefix_lens_cpu`, those of padding sequences,
-        0, included."""
+        """The results of what was enqueued, or replayed, last, with the lengths `prefix_lens_cpu`,
+        those of padding sequences, 0, included."""
+        if not self._was_enqueued:
+            raise ChunkedPrefillError("replayed: nothing was enqueued yet")
         plan = plan_chunks(prefix_lens_cpu, **self._options)
-        self._shape.check_holds(plan)
+        self._shape.check_replay(plan)
         self._plan = plan
         return self.arrays()
 
@@ -255,7 +284,12 @@ class ChunkedPrefillMetadata:
         return _arrays(self._framework, plan, self._layout, buffer, tables)
 
     def __repr__(self) -> str:
-        return f"ChunkedPrefillMetadata of {self._plan!r}"
+        shape = self._shape
+        return (
+            f"ChunkedPrefillMetadata(batch_size={shape.batch_size}, "
+            f"max_prefix_len={shape.max_prefix_len}, total_tokens={shape.total_tokens}), "
+            f"built last: {self._plan!r}"
+        )
 
 
 def build_chunked_prefill_metadata_arrays(
@@ -266,8 +300,8 @@ def build_chunked_prefill_metadata_arrays(
     page_size: int,
     *,
     chunk_capacity: int | None = None,
-    chunked_prefill_size: int = 8192,
-    mla_chunk_multiplier: int = 4,
+    chunked_prefill_size: int | None = None,
+    mla_chunk_multiplier: int | None = None,
     policy: str = "equal",
     grain: int = 1,
     index_type: str = "int32",
@@ -287,13 +321,15 @@ def build_chunked_prefill_metadata_arrays(
         any distance apart.
     :param req_pool_indices: (batch_size) int32 or int64, on the device: rows of `req_to_page`.
     :param page_size: tokens a page holds.
-    :param chunk_capacity: tokens that all chunks of a loop may hold together; by default
-        `chunked_prefill_size * mla_chunk_multiplier`.
+    :param chunk_capacity: tokens that all chunks of a loop may hold together; or, in its place:
+    :param chunked_prefill_size: tokens of a prefill step, by default 8192, which is multiplied by
+    :param mla_chunk_multiplier: by default 4.
     :param policy: "equal" as the reference splits, or "packed": the fewest loops.
     :param grain: packed cuts are multiples of this many tokens.
     :param index_type: of the slots, "int32" or "int64".
     :param shard: (world_size, rank, interleave) of a context-parallel rank.
-    :param num_pages: pages of the cache, where known: slots beyond the index type are refused.
+    :param num_pages: pages of the cache, where known: slots beyond the index type are refused, and
+        `check` finds pages that the cache does not have.
     :param stream: handle of another stream than the current one.
     :param check: where given, what the device holds is checked.
     """
@@ -320,8 +356,8 @@ def get_chunks_paged(
     page_size: int,
     *,
     chunk_capacity: int | None = None,
-    chunked_prefill_size: int = 8192,
-    mla_chunk_multiplier: int = 4,
+    chunked_prefill_size: int | None = None,
+    mla_chunk_multiplier: int | None = None,
     policy: str = "equal",
     grain: int = 1,
     index_type: str = "int32",
@@ -388,14 +424,23 @@ def _framework(name: str, tensor: Any) -> Framework:
 def _plan(
     prefix_lens_cpu: Any,
     chunk_capacity: int | None,
-    chunked_prefill_size: int,
-    mla_chunk_multiplier: int,
+    chunked_prefill_size: int | None,
+    mla_chunk_multiplier: int | None,
     policy: str,
     grain: int,
     shard: Shard | None,
 ) -> ChunkPlan:
-    if chunk_capacity is None:
-        chunk_capacity = get_max_chunk_capacity(chunked_prefill_size, mla_chunk_multiplier)
+    if chunked_prefill_size is not None or mla_chunk_multiplier is not None:
+        if chunk_capacity is not None:
+            raise InvalidArgument(
+                "chunk_capacity: given, as are the settings that it is the product of"
+            )
+        settings = chunked_prefill_size, mla_chunk_multiplier
+        chunk_capacity = get_max_chunk_capacity(
+            *(usual if given is None else given for given, usual in zip(settings, (8192, 4)))
+        )
+    elif chunk_capacity is None:
+        chunk_capacity = get_max_chunk_capacity()
     return plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
 
 

@@ -100,8 +100,15 @@ class ChunkShape:
     def total_tokens(self) -> int:
         """tokens of all loops together"""
 
-    def check_holds(self, plan: ChunkPlan) -> None:
-        """Raises InvalidArgument naming what of plan is beyond this shape."""
+    def check_bounds(self, plan: ChunkPlan) -> None:
+        """
+        Raises InvalidArgument naming what of plan is beyond this shape's bounds.
+        """
+
+    def check_replay(self, plan: ChunkPlan) -> None:
+        """
+        Raises InvalidArgument naming what of plan a replay of this shape does not hold.
+        """
 
 class Layout:
     """Where the arrays of a build are in its buffer, in words."""
@@ -137,18 +144,18 @@ class DeviceCheck:
     Opt-in check of what only the device can see: give one to a build, and ask it for the first fault when you next wait for the device.
     """
 
-    def __init__(self, like: object | None) -> None:
+    def __init__(self, like: object) -> None:
         """For builds of tensors on the device of `like`."""
 
-    def first_fault(self, stream: object | None = None) -> str | None:
+    def first_fault(self, stream: int | None = None) -> str | None:
         """
         What the first faulty build since the last call had wrong, or None. Waits for the stream of the last build, or that with the handle `stream`: where a graph with the builds is replayed on another.
         """
 
-def get_max_chunk_capacity(chunked_prefill_size: object | None = 8192, mla_chunk_multiplier: object | None = 4) -> int:
+def get_max_chunk_capacity(chunked_prefill_size: int = 8192, mla_chunk_multiplier: int = 4) -> int:
     """chunk_capacity in tokens: the product of the two engine settings."""
 
-def plan_chunks(prefix_lens_cpu: object | None, chunk_capacity: object | None = 32768, policy: object | None = 'equal', grain: object | None = 1, shard: object | None = None) -> ChunkPlan:
+def plan_chunks(prefix_lens_cpu: object, chunk_capacity: int = 32768, policy: str = 'equal', grain: int = 1, shard: tuple[int, int, int] | None = None) -> ChunkPlan:
     """
     Splits a batch's cached prefixes into loops; host arithmetic alone.
 
@@ -158,7 +165,7 @@ def plan_chunks(prefix_lens_cpu: object | None, chunk_capacity: object | None = 
     shard: (world_size, rank, interleave) of a context-parallel rank, or None.
     """
 
-def bounding_shape(batch_size: object | None, max_prefix_len: object | None, total_tokens: object | None, chunk_capacity: object | None = 32768, policy: object | None = 'equal', grain: object | None = 1, shard: object | None = None) -> ChunkShape:
+def bounding_shape(batch_size: int, max_prefix_len: int, total_tokens: int, chunk_capacity: int = 32768, policy: str = 'equal', grain: int = 1, shard: tuple[int, int, int] | None = None) -> ChunkShape:
     """The shape that holds every batch within these bounds."""
 
 def fill_plan(plan: ChunkPlan, prefix_lens_cpu: object | None, prefix_lens: object | None, req_to_page: object | None, req_pool_indices: object | None, page_size: object | None, num_pages: object | None, layout: Layout, buffer: object | None, stream: object | None, check: object | None) -> None: ...
