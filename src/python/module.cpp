@@ -184,6 +184,24 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
   fill(device, handle, split, prefix, layout, out, check);
 }
 
+void fill_plan(const ChunkPlan& plan, nb::handle prefix_lens_cpu, nb::handle prefix_lens,
+               nb::handle req_to_page, nb::handle req_pool_indices, nb::handle page_size,
+               nb::handle num_pages, const Layout& layout, nb::handle buffer, nb::handle stream,
+               nb::handle check) {
+  Split split{.plan = &plan};
+  std::optional<Tensor> lens;
+  if (!check.is_none()) {
+    if (is_list(prefix_lens_cpu)) {
+      throw InvalidArgument("prefix_lens_cpu", "is a list, and with a check must be a tensor");
+    }
+    lens.emplace("prefix_lens_cpu", prefix_lens_cpu);
+    lens->require(Device{}, "the lengths that are planned for must be");
+    split.prefix_lens_host = lens->integers();
+  }
+  fill(split, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages, layout, buffer,
+       stream, device_check(check));
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -335,29 +353,10 @@ NB_MODULE(_core, module) {
              "shard"_a.none() = nb::none(),
              "The shape that holds every batch within these bounds.");
 
-  module.def(
-      "fill_plan",
-      [](const ChunkPlan& plan, nb::handle prefix_lens_cpu, nb::handle prefix_lens,
-         nb::handle req_to_page, nb::handle req_pool_indices, nb::handle page_size,
-         nb::handle num_pages, const Layout& layout, nb::handle buffer, nb::handle stream,
-         nb::handle check) {
-        Split split{.plan = &plan};
-        std::optional<Tensor> lens;
-        if (!check.is_none()) {
-          if (is_list(prefix_lens_cpu)) {
-            throw InvalidArgument("prefix_lens_cpu",
-                                  "is a list, and with a check must be a tensor");
-          }
-          lens.emplace("prefix_lens_cpu", prefix_lens_cpu);
-          lens->require(Device{}, "the lengths that are planned for must be");
-          split.prefix_lens_host = lens->integers();
-        }
-        fill(split, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages, layout,
-             buffer, stream, device_check(check));
-      },
-      "plan"_a, "prefix_lens_cpu"_a.none(), "prefix_lens"_a.none(), "req_to_page"_a.none(),
-      "req_pool_indices"_a.none(), "page_size"_a.none(), "num_pages"_a.none(), "layout"_a,
-      "buffer"_a.none(), "stream"_a.none(), "check"_a.none());
+  module.def("fill_plan", &fill_plan, "plan"_a, "prefix_lens_cpu"_a.none(), "prefix_lens"_a.none(),
+             "req_to_page"_a.none(), "req_pool_indices"_a.none(), "page_size"_a.none(),
+             "num_pages"_a.none(), "layout"_a, "buffer"_a.none(), "stream"_a.none(),
+             "check"_a.none());
   module.def(
       "fill_shape",
       [](const ChunkShape& shape, nb::handle prefix_lens, nb::handle req_to_page,

@@ -333,10 +333,8 @@ def build_chunked_prefill_metadata_arrays(
     :param stream: handle of another stream than the current one.
     :param check: where given, what the device holds is checked.
     """
-    plan = _plan(
-        extend_prefix_lens_cpu, chunk_capacity, chunked_prefill_size, mla_chunk_multiplier, policy,
-        grain, shard,
-    )  # fmt: skip
+    chunk_capacity = _capacity(chunk_capacity, chunked_prefill_size, mla_chunk_multiplier)
+    plan = plan_chunks(extend_prefix_lens_cpu, chunk_capacity, policy, grain, shard)
     framework = _framework("extend_prefix_lens", extend_prefix_lens)
     layout = _core.layout(plan.shape, index_type)
     buffer = framework.buffer(layout.words, extend_prefix_lens, stream)
@@ -369,10 +367,8 @@ def get_chunks_paged(
     """The chunk table on the device, the slots of each loop, and the chunk table on the CPU.
     Arguments as `build_chunked_prefill_metadata_arrays` takes them, but for `prefix_lens_cpu`: a
     contiguous tensor."""
-    plan = _plan(
-        prefix_lens_cpu, chunk_capacity, chunked_prefill_size, mla_chunk_multiplier, policy, grain,
-        shard,
-    )  # fmt: skip
+    chunk_capacity = _capacity(chunk_capacity, chunked_prefill_size, mla_chunk_multiplier)
+    plan = plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
     loops, batch_size = plan.chunked_loop_num, plan.batch_size
     framework = _framework("prefix_lens", prefix_lens)
     host = _framework("prefix_lens_cpu", prefix_lens_cpu)
@@ -421,27 +417,14 @@ def _framework(name: str, tensor: Any) -> Framework:
     return framework
 
 
-def _plan(
-    prefix_lens_cpu: Any,
-    chunk_capacity: int | None,
-    chunked_prefill_size: int | None,
-    mla_chunk_multiplier: int | None,
-    policy: str,
-    grain: int,
-    shard: Shard | None,
-) -> ChunkPlan:
-    if chunked_prefill_size is not None or mla_chunk_multiplier is not None:
-        if chunk_capacity is not None:
-            raise InvalidArgument(
-                "chunk_capacity: given, as are the settings that it is the product of"
-            )
-        settings = chunked_prefill_size, mla_chunk_multiplier
-        chunk_capacity = get_max_chunk_capacity(
-            *(usual if given is None else given for given, usual in zip(settings, (8192, 4)))
+def _capacity(chunk_capacity: int | None, size: int | None, multiplier: int | None) -> int:
+    if chunk_capacity is None:
+        return get_max_chunk_capacity(
+            8192 if size is None else size, 4 if multiplier is None else multiplier
         )
-    elif chunk_capacity is None:
-        chunk_capacity = get_max_chunk_capacity()
-    return plan_chunks(prefix_lens_cpu, chunk_capacity, policy, grain, shard)
+    if size is not None or multiplier is not None:
+        raise InvalidArgument("chunk_capacity: given, as are the settings that it is the product of")
+    return chunk_capacity
 
 
 def _fill(
