@@ -62,7 +62,8 @@ TEST(Packed, RefusesByName) {
   EXPECT_EQ(refusal({1}, packed(128, 0)), "grain: 0 is outside [1, 128]");
   EXPECT_EQ(refusal({1}, packed(128, 129)), "grain: 129 is beyond chunk_capacity 128");
   EXPECT_EQ(refusal({1}, packed(128, 128)), test::not_refused);
-  EXPECT_EQ(refusal({1}, {.chunk_capacity = 128, .grain = 64}), "grain: 64 belongs to the packed policy; an equal split has 1");
+  EXPECT_EQ(refusal({1}, {.chunk_capacity = 128, .grain = 64}),
+            "grain: 64 belongs to the packed policy; an equal split has 1");
   EXPECT_EQ(refusal({INT32_MAX}, packed(1)),
             "chunk_capacity: 1 needs 2147483647 loops for 2147483647 tokens");
 }

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "arguments.hpp"
 
+#include <algorithm>
 #include <chunked_prefill/error.hpp>
-#include <string_view>
 
 namespace chunked_prefill::python {
 
-std::string kind_of(nb::handle object) {
-  const nb::object name = nb::inst_name(object);
-  return nb::str(name).c_str();
+std::string text_of(nb::handle string) {
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(string.ptr(), &size);
+  if (text != nullptr) return std::string(text, static_cast<std::size_t>(size));
+  PyErr_Clear();
+  return "(no text)";  // such as of half a character
 }
+
+std::string kind_of(nb::handle object) { return text_of(nb::inst_name(object)); }
 
 namespace {
 
@@ -48,6 +53,13 @@ const ExchangeApi* exchange_api(nb::handle object) {
   return api;
 }
 
+/// At most 40 bytes of `text`, whole characters.
+std::string shortened(const std::string& text) {
+  std::size_t size = std::min<std::size_t>(text.size(), 40);
+  while (size < text.size() && size > 0 && (text[size] & 0xc0) == 0x80) --size;
+  return text.substr(0, size);
+}
+
 /// Throws `error` again if it is an interrupt, an exit or the like.
 void pass_on_interrupt(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) throw error;
@@ -58,7 +70,7 @@ std::string pending_error() {
   if (PyErr_Occurred() == nullptr) return "cannot be read by DLPack";
   const nb::python_error error;
   pass_on_interrupt(error);
-  return nb::str(error.value()).c_str();
+  return text_of(nb::str(error.value()));
 }
 
 /// The capsule of `__dlpack__`, asked not to make streams wait for each other. One of DLPack 1 can
@@ -77,8 +89,9 @@ nb::object capsule(const char* name, nb::handle object) {
     }
   } catch (const nb::python_error& error) {
     pass_on_interrupt(error);
-    throw InvalidArgument(name, std::string("of type ") + kind_of(object) +
-                                    " cannot be read by DLPack: " + nb::str(error.value()).c_str());
+    throw InvalidArgument(name,
+                          std::string("of type ") + kind_of(object) +
+                              " cannot be read by DLPack: " + text_of(nb::str(error.value())));
   } catch (const nb::cast_error&) {
     throw InvalidArgument(name, "of type " + kind_of(object) + " has no DLPack device");
   }
@@ -129,6 +142,7 @@ void Tensor::read(const nb::dlpack::dltensor& tensor) {
     m_stride[d] = tensor.strides == nullptr || m_shape[d] <= 1 ? contiguous : tensor.strides[d];
     contiguous *= m_shape[d];
   }
+  if (tensor.data == nullptr && contiguous > 0) throw InvalidArgument(m_name, "has no data");
 }
 
 std::string Tensor::type() const {
@@ -225,24 +239,21 @@ std::int64_t integer(const char* name, nb::handle object) {
 }
 
 bool is_int64_type(const char* name, nb::handle object) {
-  const nb::str text(object);
-  const std::string_view type = text.c_str();
+  const std::string type = text_of(nb::str(object));
   if (type == "int32" || type == "torch.int32") return false;
   if (type == "int64" || type == "torch.int64") return true;
-  throw InvalidArgument(name, '"' + std::string(type.substr(0, 40)) + "\" is not int32 or int64");
+  throw InvalidArgument(name, '"' + shortened(type) + "\" is not int32 or int64");
 }
 
 PlanOptions plan_options(nb::handle chunk_capacity, nb::handle policy, nb::handle grain,
                          nb::handle shard) {
   PlanOptions options{.chunk_capacity = integer("chunk_capacity", chunk_capacity),
                       .grain = integer("grain", grain)};
-  const nb::str text(policy);
-  const std::string_view word = text.c_str();
+  const std::string word = text_of(nb::str(policy));
   if (word == "packed") {
     options.policy = Policy::packed;
   } else if (word != "equal") {
-    throw InvalidArgument("policy",
-                          '"' + std::string(word.substr(0, 40)) + "\" is not equal or packed");
+    throw InvalidArgument("policy", '"' + shortened(word) + "\" is not equal or packed");
   }
   if (shard.is_none()) return options;
   if (!nb::isinstance<nb::tuple>(shard) || nb::len(shard) != 3) {

@@ -220,6 +220,11 @@ Layout layout(const MetadataSizes& sizes, bool is_int64) {
                 .cum_seq_lens_size = sizes.cum_seq_lens,
                 .offsets_size = sizes.offsets};
   const auto take = [&](std::size_t words) {
+    constexpr std::size_t most = std::size_t{1} << 58;  // so that sums and bytes are no overflow
+    if (words > most) {
+      throw InvalidArgument("chunked_loop_num * batch_size",
+                            "takes " + std::to_string(words) + " words, beyond any memory");
+    }
     const std::size_t begin = layout.words;
     layout.words += (words + 3) / 4 * 4;
     return begin;
@@ -377,6 +382,8 @@ void fill(const Device& device, std::uintptr_t stream, const Split& split, const
 void host_table(const ChunkPlan& plan, const Integers& prefix_lens, const Layout& layout,
                 std::int32_t* buffer) {
   check_contiguous("prefix_lens_cpu", prefix_lens);
+  impl::check_extent("prefix_lens_cpu", prefix_lens.size,
+                     static_cast<std::size_t>(plan.batch_size()));
   on_space(Device{}, 0, [&](const auto&) {
     const auto loops = static_cast<std::size_t>(plan.chunked_loop_num());
     const Host space;

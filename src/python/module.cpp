@@ -31,7 +31,12 @@ nb::typed<nb::list, int> to_list(std::span<const T> values) {
   PyObject* const list = PyList_New(static_cast<Py_ssize_t>(values.size()));
   if (list == nullptr) throw nb::python_error();
   for (std::size_t k = 0; k < values.size(); ++k) {
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(k), PyLong_FromLongLong(values[k]));
+    PyObject* const value = PyLong_FromLongLong(values[k]);
+    if (value == nullptr) {
+      Py_DECREF(list);
+      throw nb::python_error();
+    }
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(k), value);
   }
   return nb::steal<nb::typed<nb::list, int>>(list);
 }
@@ -159,6 +164,10 @@ Check* device_check(nb::handle check) {
 void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
           nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
           const Layout& layout, nb::handle buffer, nb::handle stream, Check* check) {
+  // Code of the caller's runs in these, so they come before any memory of the caller's is looked
+  // at.
+  const std::int64_t tokens = integer("page_size", page_size);
+  const std::int64_t pages = integer("num_pages", num_pages);
   const Tensor lens("prefix_lens", prefix_lens);
   const Tensor table("req_to_page", req_to_page);
   const Tensor requests("req_pool_indices", req_pool_indices);
@@ -170,8 +179,8 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
   const Prefix prefix{.prefix_lens = lens.integers(),
                       .req_to_page = table.pages(),
                       .req_pool_indices = requests.integers(),
-                      .page_size = integer("page_size", page_size),
-                      .num_pages = integer("num_pages", num_pages)};
+                      .page_size = tokens,
+                      .num_pages = pages};
   if (split.plan != nullptr &&
       prefix.prefix_lens.size != static_cast<std::size_t>(split.plan->batch_size())) {
     throw InvalidArgument("prefix_lens", "has " + std::to_string(prefix.prefix_lens.size) +

@@ -147,6 +147,8 @@ def test_slots_as_a_sequence(where: Where) -> None:
     for loop in (4, -5):
         with pytest.raises(IndexError, match=f"loop {loop} of 4"):
             slots[loop]
+    index = np.array(-1)
+    assert slots[index].tolist() == expected[-1] and index == -1
     assert [loop.tolist() for loop in copy.deepcopy(slots)] == expected
     assert [loop.tolist() for loop in pickle.loads(pickle.dumps(slots))] == expected
     assert repr(slots) == "LoopSlots of 4 loops, 20 tokens"

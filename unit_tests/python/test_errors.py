@@ -76,6 +76,8 @@ def test_garbage(name: str, value: Any) -> None:
         ({"page_size": 0}, "page_size: 0 is outside [1, 2147483647]"),
         ({"chunk_capacity": 1}, "chunk_capacity: 1 tokens cannot be split equally among 2 sequences (batch_size)"),
         ({"policy": "best"}, 'policy: "best" is not equal or packed'),
+        ({"policy": "\ud800"}, 'policy: "(no text)" is not equal or packed'),
+        ({"policy": "a" + "é" * 40}, 'policy: "a' + "é" * 19 + '" is not equal or packed'),
         ({"index_type": "int16"}, 'index_type: "int16" is not int32 or int64'),
         ({"grain": 2}, "grain: 2 belongs to the packed policy; an equal split has 1"),
         ({"shard": (2, 2, 1)}, "shard.rank: 2 is outside [0, 1]"),
@@ -135,6 +137,22 @@ def test_an_interrupt_is_no_error_of_an_argument() -> None:
     for name in ("extend_prefix_lens", "extend_prefix_lens_cpu", "req_pool_indices"):
         with pytest.raises(KeyboardInterrupt):
             cp.build_chunked_prefill_metadata_arrays(**arguments(**{name: lens}))
+
+
+def test_bounds_beyond_any_memory() -> None:
+    with pytest.raises(cp.InvalidArgument, match="chunked_loop_num \\* batch_size: takes "):
+        cp.ChunkedPrefillMetadata(
+            np.zeros(1, np.int32), batch_size=2**31 - 1, max_prefix_len=2**31 - 2,
+            total_tokens=19327352916, chunk_capacity=2**31 - 1,
+        )  # fmt: skip
+
+
+def test_a_tensor_without_data() -> None:
+    torch = pytest.importorskip("torch")
+    lens = torch.ones(4, dtype=torch.int32)
+    lens.untyped_storage().resize_(0)
+    with pytest.raises(cp.InvalidArgument, match="prefix_lens_cpu: has no data"):
+        cp.plan_chunks(lens)
 
 
 class Four:

@@ -11,6 +11,7 @@ raised before anything is enqueued or written.
 from __future__ import annotations
 
 import atexit
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -86,7 +87,7 @@ class LoopSlots(Sequence[Any]):
     def __getitem__(self, loop: int | slice) -> Any:
         if isinstance(loop, slice):
             return [self[k] for k in range(len(self))[loop]]
-        loops = len(self)
+        loops, loop = len(self), operator.index(loop)
         if not -loops <= loop < loops:
             raise IndexError(f"loop {loop} of {loops}")
         loop %= loops
@@ -229,7 +230,7 @@ class ChunkedPrefillMetadata:
         plan = plan_chunks(prefix_lens_cpu, **self._options)
         self._shape.check_bounds(plan)
         _fill(
-            self._framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices,
+            plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices,
             page_size, num_pages, self._layout, self._buffer, stream, check,
         )  # fmt: skip
         self._plan = plan
@@ -250,7 +251,7 @@ class ChunkedPrefillMetadata:
         is captured in a graph once. Each replay reads the tensors where they are; sequences beyond
         the live ones have length 0. Run it once before it is captured."""
         if stream is None:
-            stream = self._framework.stream(prefix_lens)
+            stream = _framework("prefix_lens", prefix_lens).stream(prefix_lens)
         _core.fill_shape(
             self._shape, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages,
             self._layout, self._buffer, stream, check,
@@ -339,7 +340,7 @@ def build_chunked_prefill_metadata_arrays(
     layout = _core.layout(plan.shape, index_type)
     buffer = framework.buffer(layout.words, extend_prefix_lens, stream)
     _fill(
-        framework, plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
+        plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
         page_size, num_pages, layout, buffer, stream, check,
     )  # fmt: skip
     tables = _tables(framework, plan, layout, buffer)
@@ -378,7 +379,7 @@ def get_chunks_paged(
     layout = _core.layout(plan.shape, index_type)
     buffer = framework.buffer(layout.words, prefix_lens, stream)
     _fill(
-        framework, plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size,
+        plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size,
         num_pages, layout, buffer, stream, check,
     )  # fmt: skip
     return PagedChunks(
@@ -428,7 +429,6 @@ def _capacity(chunk_capacity: int | None, size: int | None, multiplier: int | No
 
 
 def _fill(
-    framework: Framework,
     plan: ChunkPlan,
     prefix_lens_cpu: Any,
     prefix_lens: Any,
@@ -442,7 +442,7 @@ def _fill(
     check: DeviceCheck | None,
 ) -> None:
     if stream is None:
-        stream = framework.stream(prefix_lens)
+        stream = _framework("prefix_lens", prefix_lens).stream(prefix_lens)
     _core.fill_plan(
         plan, prefix_lens_cpu, prefix_lens, req_to_page, req_pool_indices, page_size, num_pages,
         layout, buffer, stream, check,

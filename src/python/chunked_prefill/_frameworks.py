@@ -110,7 +110,7 @@ def framework_of(tensor: Any) -> Framework | None:
     if found is None:
         for base in kind.__mro__:
             maker = _makers.get(base.__module__.partition(".")[0])
-            if maker is not None:
+            if maker is not None and hasattr(kind, "__dlpack__"):
                 found = _frameworks[kind] = maker()
                 break
     return found
