@@ -5,7 +5,9 @@
 #include <chunked_prefill/error.hpp>
 
 namespace chunked_prefill::python {
+namespace {
 
+/// What a string of Python's says.
 std::string text_of(nb::handle string) {
   Py_ssize_t size = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(string.ptr(), &size);
@@ -13,6 +15,8 @@ std::string text_of(nb::handle string) {
   PyErr_Clear();
   return "(no text)";  // such as of half a character
 }
+
+}  // namespace
 
 std::string kind_of(nb::handle object) { return text_of(nb::inst_name(object)); }
 

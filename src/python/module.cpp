@@ -164,10 +164,9 @@ Check* device_check(nb::handle check) {
 void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
           nb::handle req_pool_indices, nb::handle page_size, nb::handle num_pages,
           const Layout& layout, nb::handle buffer, nb::handle stream, Check* check) {
-  // Code of the caller's runs in these, so they come before any memory of the caller's is looked
-  // at.
-  const std::int64_t tokens = integer("page_size", page_size);
-  const std::int64_t pages = integer("num_pages", num_pages);
+  // They can run code of the caller's, so before any memory of the caller's is looked at.
+  const std::int64_t page_tokens = integer("page_size", page_size);
+  const std::int64_t cache_pages = integer("num_pages", num_pages);
   const Tensor lens("prefix_lens", prefix_lens);
   const Tensor table("req_to_page", req_to_page);
   const Tensor requests("req_pool_indices", req_pool_indices);
@@ -179,8 +178,8 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
   const Prefix prefix{.prefix_lens = lens.integers(),
                       .req_to_page = table.pages(),
                       .req_pool_indices = requests.integers(),
-                      .page_size = tokens,
-                      .num_pages = pages};
+                      .page_size = page_tokens,
+                      .num_pages = cache_pages};
   if (split.plan != nullptr &&
       prefix.prefix_lens.size != static_cast<std::size_t>(split.plan->batch_size())) {
     throw InvalidArgument("prefix_lens", "has " + std::to_string(prefix.prefix_lens.size) +
@@ -326,8 +325,8 @@ NB_MODULE(_core, module) {
           nb::sig("def first_fault(self, stream: int | None = None) -> str | None"),
           "stream"_a.none() = nb::none(),
           "What the first faulty build since the last call had wrong, or None. Waits for the "
-          "stream "
-          "of the last build, or that with the handle `stream`: where a graph with the builds is "
+          "stream of the last build, or that with the handle `stream`: where a graph with the "
+          "builds is "
           "replayed on another.");
 
   module.def(
