@@ -80,12 +80,13 @@ struct MergeWeights {
       if (has_b) return {second, 0, 1, lse_b};
       return {neither, 0, 0, -Kokkos::Experimental::infinity_v<float>};
     }
-    const float most = Kokkos::fmax(lse_a, lse_b);
-    const float a = power(lse_a - most, base);
-    const float b = power(lse_b - most, base);
-    const float all = a + b;
-    return {sum, a / all, b / all,
-            most + (base == LseBase::two ? Kokkos::log2(all) : Kokkos::log(all))};
+    // The power of the greater LSE is that of 0.
+    const float apart = lse_a - lse_b;
+    const float less = power(-Kokkos::fabs(apart), base);
+    const float all = 1 + less;
+    return {
+        sum, (apart < 0 ? less : 1) / all, (apart > 0 ? less : 1) / all,
+        Kokkos::max(lse_a, lse_b) + (base == LseBase::two ? Kokkos::log2(all) : Kokkos::log(all))};
   }
 
  private:
