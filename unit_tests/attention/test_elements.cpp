@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/impl/word_rows.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -168,6 +170,99 @@ TYPED_TEST(Elements, BeyondTheRange) {
   EXPECT_EQ(fp8[1], 448);
   EXPECT_EQ(fp8[2], -448);
   EXPECT_TRUE(std::isnan(fp8[3]));
+}
+
+// Words of a host's rows, of any length, beside the same elements one by one.
+template <class T>
+void one_is_not_finite() {
+  for (const std::int32_t count : {4, 64, 100}) {
+    for (std::uint32_t bits = 0; bits < patterns<T>; ++bits) {
+      const T element = from_bits<T>(bits);
+      std::vector<T> row(static_cast<std::size_t>(count), from_bits<T>(1));
+      row[bits % static_cast<std::uint32_t>(count)] = element;
+      ASSERT_EQ(cp::impl::are_finite(count, row.data()), std::isfinite(static_cast<float>(element)))
+          << bits;
+    }
+  }
+}
+TEST(WordRows, AreFinite) {
+  one_is_not_finite<cp::BFloat16>();
+  one_is_not_finite<cp::Float16>();
+  one_is_not_finite<cp::Float8E4M3>();
+}
+
+TEST(WordRows, ConvertedAsElements) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<cp::Float8E4M3> row;  // of all numbers
+  for (std::uint32_t bits = 0; bits < 256; ++bits) {
+    if ((bits & 0x7f) != 0x7f) row.push_back(from_bits<cp::Float8E4M3>(bits));
+  }
+  const auto convert = [&](std::int32_t count, float scale) {
+    std::vector<cp::BFloat16> to(row.size(), cp::BFloat16(-77.0F));
+    const std::int32_t done = cp::impl::convert_words(row.data(), to.data(), count, scale);
+    for (std::int32_t k = 0; k < done; ++k) {
+      const cp::BFloat16 expected(static_cast<float>(row[k]) * scale);
+      EXPECT_EQ(to[k].bits, expected.bits) << k << " by " << scale;
+    }
+    EXPECT_TRUE(done == 254 || to[done].bits == cp::BFloat16(-77.0F).bits);
+    return done;
+  };
+  for (const float scale : {1.0F, 0.37F, -3.0F, 1e-39F, 1e-36F, 0.0F, 127.0F}) {
+    for (const std::int32_t count : {0, 3, 64, 126, 254}) {
+      EXPECT_EQ(convert(count, scale), count / 4 * 4);
+    }
+  }
+  for (const float scale : {1e37F, -infinity, std::nanf("")}) EXPECT_EQ(convert(254, scale), 0);
+}
+
+// The nearest elements of floats, of every exponent, where those are finite.
+template <class T>
+void rounded_as_elements() {
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 0x80) {
+    const auto value = Kokkos::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    const T expected(value);
+    if (!std::isfinite(static_cast<float>(expected))) continue;
+    ASSERT_EQ(cp::impl::word_of<T>(value, -value), expected.bits | T(-value).bits << 16) << value;
+  }
+}
+TEST(WordRows, RoundedAsElements) {
+  rounded_as_elements<cp::BFloat16>();
+  rounded_as_elements<cp::Float16>();
+}
+
+// Rows of every number, merged in place. The products with these weights are exact, so that a
+// compiler may make fused operations of either.
+template <class T>
+void merged_as_elements() {
+  std::vector<T> all;
+  for (std::uint32_t bits = 0; bits < patterns<T>; ++bits) {
+    const T element = from_bits<T>(bits);
+    if (std::isfinite(static_cast<float>(element))) all.push_back(element);
+  }
+  const T most = all[all.size() / 2 - 1];
+  const std::vector<T> numbers = {T(0.0F), T(-0.0F), T(1.0F), T(-1.5F), from_bits<T>(1), most};
+  const auto merge = [](std::vector<T>& to, const std::vector<T>& b, float of_a) {
+    const auto dim = static_cast<std::int32_t>(to.size());
+    return cp::impl::merge_words(to.data(), b.data(), to.data(), dim, of_a, 1 - of_a);
+  };
+  for (const float of_a : {0.375F, 0.625F, 0x1p-10F, 1 - 0x1p-10F, 0.0F, 1.0F}) {
+    for (std::size_t turn = 0; turn < numbers.size(); ++turn) {
+      std::vector<T> to(all), b;
+      to.push_back(most);  // of no whole word
+      for (std::size_t k = 0; k < to.size(); ++k) b.push_back(numbers[(k + turn) % numbers.size()]);
+      EXPECT_EQ(merge(to, b, std::nanf("")), 0);
+      ASSERT_EQ(merge(to, b, of_a), all.size());
+      for (std::size_t k = 0; k < all.size(); ++k) {
+        const T expected(of_a * static_cast<float>(all[k]) + (1 - of_a) * static_cast<float>(b[k]));
+        ASSERT_EQ(to[k].bits, expected.bits) << all[k].bits << " and " << b[k].bits;
+      }
+      ASSERT_EQ(to.back().bits, most.bits);
+    }
+  }
+}
+TEST(WordRows, MergedAsElements) {
+  merged_as_elements<cp::BFloat16>();
+  merged_as_elements<cp::Float16>();
 }
 
 }  // namespace

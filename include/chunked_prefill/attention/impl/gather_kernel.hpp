@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/impl/packs.hpp>
+#include <chunked_prefill/attention/impl/word_rows.hpp>
 #include <chunked_prefill/impl/checks.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
@@ -96,12 +97,13 @@ struct GatherRows {
   }
   template <class To>
   KOKKOS_FUNCTION void copy(const From* from, To* to, std::int32_t count) const {
+    const std::int32_t done = convert_words(from, to, count, scale);
     if (scale == 1.0F) {
       CHUNKED_PREFILL_INDEPENDENT
-      for (std::int32_t k = 0; k < count; ++k) to[k] = converted<To>(from[k]);
+      for (std::int32_t k = done; k < count; ++k) to[k] = converted<To>(from[k]);
     } else {
       CHUNKED_PREFILL_INDEPENDENT
-      for (std::int32_t k = 0; k < count; ++k) {
+      for (std::int32_t k = done; k < count; ++k) {
         to[k] = static_cast<To>(static_cast<float>(from[k]) * scale);
       }
     }

@@ -5,6 +5,7 @@
 #include <chunked_prefill/attention/attention_state.hpp>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/impl/packs.hpp>
+#include <chunked_prefill/attention/impl/word_rows.hpp>
 #include <chunked_prefill/impl/checks.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
@@ -184,8 +185,9 @@ struct MergeStates {
     Out* const to = out.row(row.token, row.head);
     const std::int32_t dim = packs.value() * size;
     if (weights.kind == MergeWeights::sum) {
+      const std::int32_t done = merge_words(from_a, from_b, to, dim, weights.of_a, weights.of_b);
       CHUNKED_PREFILL_INDEPENDENT
-      for (std::int32_t k = 0; k < dim; ++k) to[k] = merged(weights, from_a[k], from_b[k]);
+      for (std::int32_t k = done; k < dim; ++k) to[k] = merged(weights, from_a[k], from_b[k]);
     } else if (weights.kind == MergeWeights::first) {
       CHUNKED_PREFILL_INDEPENDENT
       for (std::int32_t k = 0; k < dim; ++k) to[k] = converted<Out>(from_a[k]);
