@@ -69,12 +69,24 @@ void pass_on_interrupt(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) throw error;
 }
 
+/// The first line of an exception's words: torch has the stack in its C++ follow.
+std::string words_of(const nb::python_error& error) {
+  const std::string text = text_of(nb::str(error.value()));
+  return text.substr(0, text.find('\n'));
+}
+
 /// The words of the Python exception that a producer set, which is cleared.
 std::string pending_error() {
   if (PyErr_Occurred() == nullptr) return "cannot be read by DLPack";
   const nb::python_error error;
   pass_on_interrupt(error);
-  return text_of(nb::str(error.value()));
+  return words_of(error);
+}
+
+bool has_attribute(nb::handle object, const char* name) {
+  if (nb::steal(PyObject_GetAttrString(object.ptr(), name)).is_valid()) return true;
+  pass_on_interrupt(nb::python_error());
+  return false;
 }
 
 /// The capsule of `__dlpack__`, asked not to make streams wait for each other. One of DLPack 1 can
@@ -93,9 +105,8 @@ nb::object capsule(const char* name, nb::handle object) {
     }
   } catch (const nb::python_error& error) {
     pass_on_interrupt(error);
-    throw InvalidArgument(name,
-                          std::string("of type ") + kind_of(object) +
-                              " cannot be read by DLPack: " + text_of(nb::str(error.value())));
+    throw InvalidArgument(name, std::string("of type ") + kind_of(object) +
+                                    " cannot be read by DLPack: " + words_of(error));
   } catch (const nb::cast_error&) {
     throw InvalidArgument(name, "of type " + kind_of(object) + " has no DLPack device");
   }
@@ -114,7 +125,7 @@ Tensor::Tensor(const char* name, nb::handle object) : m_name(name) {
     read(tensor);
     return;
   }
-  if (!nb::hasattr(object, "__dlpack__") || PyType_Check(object.ptr())) {
+  if (PyType_Check(object.ptr()) || !has_attribute(object, "__dlpack__")) {
     throw InvalidArgument(name, "of type " + kind_of(object) + " is no tensor");
   }
   const nb::object from = capsule(name, object);
@@ -139,11 +150,13 @@ void Tensor::read(const nb::dlpack::dltensor& tensor) {
   m_rank = tensor.ndim;
   m_type = tensor.dtype;
   if (m_rank > 2) return;
+  const bool is_empty = std::count(tensor.shape, tensor.shape + m_rank, 0) > 0;
   std::int64_t contiguous = 1;
   for (std::int32_t d = m_rank - 1; d >= 0; --d) {
     m_shape[d] = tensor.shape[d];
     // Of one element or none a stride says nothing.
-    m_stride[d] = tensor.strides == nullptr || m_shape[d] <= 1 ? contiguous : tensor.strides[d];
+    m_stride[d] =
+        tensor.strides == nullptr || m_shape[d] <= 1 || is_empty ? contiguous : tensor.strides[d];
     contiguous *= m_shape[d];
   }
   if (tensor.data == nullptr && contiguous > 0) throw InvalidArgument(m_name, "has no data");
@@ -210,10 +223,8 @@ void Tensor::require(const Device& device, const char* beside) const {
 }
 
 std::uintptr_t stream_handle(nb::handle stream, nb::handle tensor, const Device& device) {
+  if (!stream.is_none()) return static_cast<std::uintptr_t>(integer("stream", stream));
   if (device.type == Device::cpu) return 0;
-  if (!stream.is_none()) {
-    return static_cast<std::uintptr_t>(integer("stream", stream));
-  }
   const ExchangeApi* const api = exchange_api(tensor);
   void* current = nullptr;
   if (api == nullptr || api->current_work_stream == nullptr) {
@@ -236,8 +247,11 @@ std::int64_t integer(const char* name, nb::handle object) {
   int overflow = 0;
   const std::int64_t value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0) {
-    throw InvalidArgument(name,
-                          std::string(nb::str(index).c_str()).substr(0, 40) + " is beyond int64");
+    const auto digits = nb::steal(PyObject_Str(index.ptr()));
+    PyErr_Clear();  // Python does not write out more than some thousands
+    throw InvalidArgument(
+        name,
+        (digits.is_valid() ? text_of(digits).substr(0, 40) : "(many digits)") + " is beyond int64");
   }
   return value;
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "arguments.hpp"
+#include "gil.hpp"
 #include "kernels.hpp"
 
 namespace chunked_prefill::python {
@@ -72,14 +73,14 @@ ChunkPlan plan_chunks(nb::handle prefix_lens, nb::handle chunk_capacity, nb::han
       lens.push_back(
           integer(("prefix_lens_cpu[" + std::to_string(lens.size()) + "]").c_str(), length));
     }
-    const nb::gil_scoped_release released;
+    const GilReleased released;
     chunked_prefill::plan_chunks(std::span<const std::int64_t>(lens), options, plan);
     return plan;
   }
   const Tensor tensor("prefix_lens_cpu", prefix_lens);
   tensor.require(Device{}, "the lengths that are planned for must be");
   const Integers lens = tensor.integers();
-  const nb::gil_scoped_release released;
+  const GilReleased released;
   with_lens(lens, [&](auto span) { chunked_prefill::plan_chunks(span, options, plan); });
   return plan;
 }
@@ -150,6 +151,12 @@ void check_replay(const ChunkShape& bounds, const ChunkPlan& plan) {
   check_within(plan, bounds);
 }
 
+void check_sequences(std::int64_t batch_size, const Integers& prefix_lens) {
+  if (batch_size == static_cast<std::int64_t>(prefix_lens.size)) return;
+  throw InvalidArgument("batch_size", std::to_string(batch_size) + ", and prefix_lens have " +
+                                          std::to_string(prefix_lens.size) + " elements");
+}
+
 /// Null for None.
 Check* device_check(nb::handle check) {
   if (check.is_none()) return nullptr;
@@ -188,7 +195,7 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
   }
   std::int32_t* const out = words.buffer(layout.words);
   const std::uintptr_t handle = stream_handle(stream, prefix_lens, device);
-  const nb::gil_scoped_release released;
+  const GilReleased released;
   fill(device, handle, split, prefix, layout, out, check);
 }
 
@@ -319,7 +326,7 @@ NB_MODULE(_core, module) {
           [](Check& check, nb::handle stream) {
             std::optional<std::uintptr_t> handle;
             if (!stream.is_none()) handle = static_cast<std::uintptr_t>(integer("stream", stream));
-            const nb::gil_scoped_release released;
+            const GilReleased released;
             return check.first_fault(handle);
           },
           nb::sig("def first_fault(self, stream: int | None = None) -> str | None"),
@@ -386,16 +393,19 @@ NB_MODULE(_core, module) {
         words.require(Device{}, "the table of the CPU must be");
         const Integers integers = lens.integers();
         std::int32_t* const out = words.buffer(layout.words);
-        const nb::gil_scoped_release released;
+        const GilReleased released;
         host_table(plan, integers, layout, out);
       },
       "plan"_a, "prefix_lens_cpu"_a.none(), "layout"_a, "buffer"_a.none());
   module.def(
       "table_layout",
-      [](nb::handle num_chunks, nb::handle batch_size) {
-        return table_layout(integer("num_chunks", num_chunks), integer("batch_size", batch_size));
+      [](nb::handle prefix_lens, nb::handle num_chunks, nb::handle batch_size) {
+        const std::int64_t sequences = integer("batch_size", batch_size);
+        const std::int64_t loops = integer("num_chunks", num_chunks);
+        check_sequences(sequences, Tensor("prefix_lens", prefix_lens).integers());
+        return table_layout(loops, sequences);
       },
-      "num_chunks"_a.none(), "batch_size"_a.none());
+      "prefix_lens"_a.none(), "num_chunks"_a.none(), "batch_size"_a.none());
   module.def(
       "chunking",
       [](nb::handle prefix_lens, nb::handle num_chunks, nb::handle batch_size, nb::handle chunk_len,
@@ -405,16 +415,12 @@ NB_MODULE(_core, module) {
         words.require(lens.device(), "prefix_lens are");
         const Integers integers = lens.integers();
         const std::int64_t sequences = integer("batch_size", batch_size);
-        if (sequences != static_cast<std::int64_t>(integers.size)) {
-          throw InvalidArgument("batch_size", std::to_string(sequences) +
-                                                  ", and prefix_lens have " +
-                                                  std::to_string(integers.size) + " elements");
-        }
+        check_sequences(sequences, integers);
         const std::int64_t loops = integer("num_chunks", num_chunks);
         const std::int64_t tokens = integer("chunk_len", chunk_len);
         std::int32_t* const out = words.buffer(layout.words);
         const std::uintptr_t handle = stream_handle(stream, prefix_lens, lens.device());
-        const nb::gil_scoped_release released;
+        const GilReleased released;
         chunking(lens.device(), handle, integers, loops, tokens, layout, out);
       },
       "prefix_lens"_a.none(), "num_chunks"_a.none(), "batch_size"_a.none(), "chunk_len"_a.none(),
@@ -423,7 +429,10 @@ NB_MODULE(_core, module) {
   module.def("integer", &integer, "name"_a, "value"_a.none(),
              "Raises InvalidArgument for what is no integer, or beyond int64.");
   module.def("configuration", &configuration);
-  module.def("finalize", &finalize);
+  module.def("finalize", [] {
+    GilReleased::leave();
+    finalize();
+  });
   module.attr("version") = version;
 }
 

@@ -211,3 +211,5 @@ def test_picture() -> None:
     assert [(r.get("x"), r.get("width")) for r in live] == [("165.0", "315.0"), ("165.0", "105.0")]
     assert "and 960 more" in cp.plan_chunks([1000], 1)._repr_svg_()
     ElementTree.fromstring(cp.plan_chunks([])._repr_svg_())
+    other_rank = cp.plan_chunks([3], shard=(2, 1, 64))._repr_svg_()
+    assert "loop 0: no tokens" in other_rank

@@ -236,6 +236,23 @@ def test_process_ends_well() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
 
 
+def test_process_ends_well_under_daemon_threads() -> None:
+    ended = run(
+        f"""{BUILD}
+import threading, time
+def work():
+    while True:
+        cp.plan_chunks(np.full(3000, 50, np.int32), chunk_capacity=3000)
+        build()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+print("ends")
+"""
+    )
+    assert (ended.returncode, ended.stdout) == (0, "ends\n"), ended.stderr
+
+
 def test_fork() -> None:
     ended = run(
         f"""{BUILD}

@@ -78,6 +78,9 @@ def test_garbage(name: str, value: Any) -> None:
         ({"policy": "best"}, 'policy: "best" is not equal or packed'),
         ({"policy": "\ud800"}, 'policy: "(no text)" is not equal or packed'),
         ({"policy": "a" + "é" * 40}, 'policy: "a' + "é" * 19 + '" is not equal or packed'),
+        ({"page_size": -(10**30)}, "page_size: -1000000000000000000000000000000 is beyond int64"),
+        ({"chunk_capacity": 10**5000}, "chunk_capacity: (many digits) is beyond int64"),
+        ({"stream": "garbage"}, "stream: of type str is no integer"),
         ({"index_type": "int16"}, 'index_type: "int16" is not int32 or int64'),
         ({"grain": 2}, "grain: 2 belongs to the packed policy; an equal split has 1"),
         ({"shard": (2, 2, 1)}, "shard.rank: 2 is outside [0, 1]"),
@@ -139,6 +142,15 @@ def test_an_interrupt_is_no_error_of_an_argument() -> None:
             cp.build_chunked_prefill_metadata_arrays(**arguments(**{name: lens}))
 
 
+def test_an_interrupt_of_a_lookup_is_no_error_of_an_argument() -> None:
+    class Lookup:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cp.plan_chunks(Lookup())
+
+
 def test_bounds_beyond_any_memory() -> None:
     with pytest.raises(cp.InvalidArgument, match="chunked_loop_num \\* batch_size: takes "):
         cp.ChunkedPrefillMetadata(
@@ -153,6 +165,26 @@ def test_a_tensor_without_data() -> None:
     lens.untyped_storage().resize_(0)
     with pytest.raises(cp.InvalidArgument, match="prefix_lens_cpu: has no data"):
         cp.plan_chunks(lens)
+
+
+def test_words_of_a_framework_are_one_line() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(cp.InvalidArgument) as raised:
+        cp.plan_chunks(torch.zeros(2, dtype=torch.int32, device="meta"))
+    assert str(raised.value) == "prefix_lens_cpu: Cannot pack tensors on meta"
+
+
+def test_an_empty_page_table(where: Where) -> None:
+    lens, pages = where.tensor([0, 0]), where.tensor([]).reshape(0, 4)
+    built = cp.build_chunked_prefill_metadata_arrays(lens, [0, 0], pages, lens, 4)
+    assert built.chunked_loop_num == 0
+
+
+def test_a_batch_size_is_judged_before_memory_is_taken() -> None:
+    lens = np.array([10, 3], np.int32)
+    with pytest.raises(cp.InvalidArgument) as raised:
+        cp.chunking(lens, 1 << 20, 1 << 30, 4)
+    assert str(raised.value) == "batch_size: 1073741824, and prefix_lens have 2 elements"
 
 
 class Four:

@@ -261,7 +261,8 @@ class ChunkedPrefillMetadata:
 
     def replayed(self, prefix_lens_cpu: Any) -> MetadataArrays:
         """The results of what was enqueued, or replayed, last, with the lengths `prefix_lens_cpu`,
-        those of padding sequences, 0, included."""
+        those of padding sequences, 0, included. A `build` writes the same buffers: after one,
+        enqueue or replay again before asking."""
         if not self._was_enqueued:
             raise ChunkedPrefillError("replayed: nothing was enqueued yet")
         plan = plan_chunks(prefix_lens_cpu, **self._options)
@@ -373,7 +374,7 @@ def get_chunks_paged(
     loops, batch_size = plan.chunked_loop_num, plan.batch_size
     framework = _framework("prefix_lens", prefix_lens)
     host = _framework("prefix_lens_cpu", prefix_lens_cpu)
-    host_layout = _core.table_layout(loops, batch_size)
+    host_layout = _core.table_layout(prefix_lens_cpu, loops, batch_size)
     host_buffer = host.buffer(host_layout.words, prefix_lens_cpu)
     _core.host_table(plan, prefix_lens_cpu, host_layout, host_buffer)
     layout = _core.layout(plan.shape, index_type)
@@ -395,7 +396,7 @@ def chunking(prefix_lens: Any, num_chunks: int, batch_size: int, chunk_len: int)
     framework = _framework("prefix_lens", prefix_lens)
     num_chunks = _core.integer("num_chunks", num_chunks)
     batch_size = _core.integer("batch_size", batch_size)
-    layout = _core.table_layout(num_chunks, batch_size)
+    layout = _core.table_layout(prefix_lens, num_chunks, batch_size)
     buffer = framework.buffer(layout.words, prefix_lens)
     stream = framework.stream(prefix_lens)
     _core.chunking(prefix_lens, num_chunks, batch_size, chunk_len, layout, buffer, stream)

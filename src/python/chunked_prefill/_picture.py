@@ -31,20 +31,21 @@ def svg(plan: ChunkPlan) -> str:
         f"<title>{title}</title><style>{_STYLE}</style>",
         f'<text x="12" y="22" font-weight="bold">{title}</text>',
         f'<text class="quiet" x="12" y="{_TOP - 8}">loop</text>',
-        f'<text class="quiet" x="{_LEFT}" y="{_TOP - 8}">sequences 0 to {plan.batch_size - 1}</text>',
+        f'<text class="quiet" x="{_LEFT}" y="{_TOP - 8}">{plan.batch_size:,} sequences</text>',
         f'<text class="quiet" x="{bars}" y="{_TOP - 8}">tokens, of {plan.chunk_capacity:,}</text>',
     ]
     rows = zip(plan.seq_range_per_loop, plan.tokens_per_loop, plan.max_chunk_len_per_loop)
     for loop, ((begin, end), tokens, longest) in list(enumerate(rows))[:shown]:
         y = _TOP + _ROW * loop
         scale = _SEQUENCES / plan.batch_size
-        tip = f"loop {loop}: sequences {begin} to {end - 1}, at most {longest:,} tokens each"
+        live = f"sequences {begin} to {end - 1}, at most {longest:,} tokens each"
+        tip = f"loop {loop}: {live if begin < end else 'no tokens'}"
         parts.append(
             f"<g><title>{tip}</title>"
             f'<text class="quiet" x="{_LEFT - 10}" y="{y + 12}" text-anchor="end">{loop}</text>'
             f'<rect class="room" x="{_LEFT}" y="{y}" width="{_SEQUENCES}" height="{_ROW - 3}"/>'
             f'<rect class="live" x="{_LEFT + scale * begin:.1f}" y="{y}" '
-            f'width="{max(1.0, scale * (end - begin)):.1f}" height="{_ROW - 3}"/>'
+            f'width="{max(1.0, scale * (end - begin)) if begin < end else 0:.1f}" height="{_ROW - 3}"/>'
             f'<rect class="room" x="{bars}" y="{y}" width="{_TOKENS}" height="{_ROW - 3}"/>'
             f'<rect class="bar" x="{bars}" y="{y}" '
             f'width="{_TOKENS * tokens / plan.chunk_capacity:.1f}" height="{_ROW - 3}"/>'
