@@ -31,5 +31,7 @@ template <class T, class MemorySpace>
 using Array1D = Kokkos::View<T*, Kokkos::LayoutRight, MemorySpace>;
 template <class T, class MemorySpace>
 using Array2D = Kokkos::View<T**, Kokkos::LayoutRight, MemorySpace>;
+template <class T, class MemorySpace>
+using Array3D = Kokkos::View<T***, Kokkos::LayoutRight, MemorySpace>;
 
 }  // namespace chunked_prefill

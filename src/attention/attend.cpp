@@ -27,8 +27,8 @@ struct Attend {
   QueryBatch<MemorySpace> queries;
   KeyBuffers<MemorySpace> keys;
   KeyRanges ranges;
-  Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace> values;
-  Kokkos::View<float**, Kokkos::LayoutRight, MemorySpace> lse;
+  Array3D<float, MemorySpace> values;
+  Array2D<float, MemorySpace> lse;
 
   /// Keys [begin, end) that a query sees.
   struct Range {
@@ -129,8 +129,8 @@ template <ExecutionSpace Space>
 void attend(const Space& space, const MlaLayer<typename Space::memory_space>& layer,
             const QueryBatch<typename Space::memory_space>& queries,
             const KeyBuffers<typename Space::memory_space>& keys, const KeyRanges& ranges,
-            const Kokkos::View<float***, Kokkos::LayoutRight, typename Space::memory_space>& values,
-            const Kokkos::View<float**, Kokkos::LayoutRight, typename Space::memory_space>& lse) {
+            const Array3D<float, typename Space::memory_space>& values,
+            const Array2D<float, typename Space::memory_space>& lse) {
   using Kernel = Attend<Space>;
   if (queries.query.extent(0) == 0) return;
   launch_teams("chunked_prefill::attend", space,
@@ -148,14 +148,13 @@ void attend(const Space& space, const MlaLayer<typename Space::memory_space>& la
                        static_cast<std::size_t>(layer.shape.value_dim)));
 }
 
-#define CHUNKED_PREFILL_ATTENTION(KEYWORDS, SPACE)                                              \
-  KEYWORDS void up_project(const SPACE&, const MlaLayer<SPACE::memory_space>&,                  \
-                           const KeyBuffers<SPACE::memory_space>&);                             \
-  KEYWORDS void attend(const SPACE&, const MlaLayer<SPACE::memory_space>&,                      \
-                       const QueryBatch<SPACE::memory_space>&,                                  \
-                       const KeyBuffers<SPACE::memory_space>&, const KeyRanges&,                \
-                       const Kokkos::View<float***, Kokkos::LayoutRight, SPACE::memory_space>&, \
-                       const Kokkos::View<float**, Kokkos::LayoutRight, SPACE::memory_space>&);
+#define CHUNKED_PREFILL_ATTENTION(KEYWORDS, SPACE)                                                \
+  KEYWORDS void up_project(const SPACE&, const MlaLayer<SPACE::memory_space>&,                    \
+                           const KeyBuffers<SPACE::memory_space>&);                               \
+  KEYWORDS void attend(                                                                           \
+      const SPACE&, const MlaLayer<SPACE::memory_space>&, const QueryBatch<SPACE::memory_space>&, \
+      const KeyBuffers<SPACE::memory_space>&, const KeyRanges&,                                   \
+      const Array3D<float, SPACE::memory_space>&, const Array2D<float, SPACE::memory_space>&);
 CHUNKED_PREFILL_FOR_EACH_SPACE(CHUNKED_PREFILL_ATTENTION, template)
 
 }  // namespace chunked_prefill::impl

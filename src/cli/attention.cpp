@@ -78,9 +78,8 @@ class AttentionOn : public AttentionWithKokkos {
     m_layer.kv_b = Matrix<float>("chunked_prefill::cli::kv_b", size(shape.latent_dim),
                                  size(shape.key_value_columns()));
     copy_in(m_layer.kv_b, data.kv_b);
-    const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace> query(
-        "chunked_prefill::cli::query", query_tokens, size(shape.num_heads),
-        size(shape.query_dim()));
+    const Array3D<float, MemorySpace> query("chunked_prefill::cli::query", query_tokens,
+                                            size(shape.num_heads), size(shape.query_dim()));
     copy_in(query, data.query);
     const Array1D<std::int32_t, MemorySpace> cum_query_lens("chunked_prefill::cli::cum_query_lens",
                                                             batch_size + 1);

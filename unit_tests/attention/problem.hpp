@@ -197,8 +197,8 @@ Attended attended(const Problem& problem, const Run& run) {
                                               size(shape.key_value_columns())),
       .softmax_scale = problem.softmax_scale()};
   upload<Space>(layer.kv_b, problem.kv_b);
-  const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace> query(
-      "test::query", query_tokens, heads, size(shape.query_dim()));
+  const cp::Array3D<float, MemorySpace> query("test::query", query_tokens, heads,
+                                              size(shape.query_dim()));
   upload<Space>(query, problem.query);
   std::vector<std::int32_t> cum{0};
   for (const std::int32_t count : problem.new_lens) cum.push_back(cum.back() + count);
@@ -207,9 +207,8 @@ Attended attended(const Problem& problem, const Run& run) {
   const cp::AttentionWorkspace<MemorySpace> workspace(shape, run.options.chunk_capacity,
                                                       problem.query_tokens());
   const typename cp::AttentionWorkspace<MemorySpace>::State state{
-      Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>("test::values", query_tokens, heads,
-                                                               size(shape.value_dim)),
-      Kokkos::View<float**, Kokkos::LayoutRight, MemorySpace>("test::lse", query_tokens, heads)};
+      cp::Array3D<float, MemorySpace>("test::values", query_tokens, heads, size(shape.value_dim)),
+      cp::Array2D<float, MemorySpace>("test::lse", query_tokens, heads)};
   cp::clear_state(space, state);
 
   Attended result;

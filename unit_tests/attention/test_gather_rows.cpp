@@ -147,6 +147,10 @@ TYPED_TEST(GatherRows, Refuses) {
                                                        Kokkos::LayoutStride(3, 1, 8, 3));
   EXPECT_EQ(words(cache.view, across, rope.view),
             "latent: stride 3 between the elements of a row where 1 is needed");
+  const typename Matrix<TypeParam, float>::View overlapping(latent.memory.data(),
+                                                            Kokkos::LayoutStride(3, 7, 8, 1));
+  EXPECT_EQ(words(cache.view, overlapping, rope.view),
+            "latent: rows of 8 elements overlap at stride 7");
 }
 
 }  // namespace

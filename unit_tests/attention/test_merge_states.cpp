@@ -305,11 +305,16 @@ TYPED_TEST(MergeStates, ByHand) {
 
 TYPED_TEST(MergeStates, NanStaysNan) {
   Pair<TypeParam> pair;
-  pair.set(pair.a, 1, 2, std::nanf(""));
-  pair.set(pair.b, 3, 6, 0);
-  pair.merge();
-  EXPECT_TRUE(std::isnan(pair.out.values()(0, 0, 0)));
-  EXPECT_TRUE(std::isnan(pair.out.lse()(0, 0)));
+  const float nan = std::nanf("");
+  for (const float other : {0.0F, -infinity, infinity, nan}) {
+    for (const bool first : {false, true}) {
+      pair.set(pair.a, 1, 2, first ? nan : other);
+      pair.set(pair.b, 3, 6, first ? other : nan);
+      pair.merge();
+      EXPECT_TRUE(std::isnan(pair.out.values()(0, 0, 0))) << other;
+      EXPECT_TRUE(std::isnan(pair.out.lse()(0, 0))) << other;
+    }
+  }
 }
 
 // N partial results in any order, in place: the same within rounding.
@@ -383,6 +388,8 @@ TYPED_TEST(MergeStates, Refuses) {
   EXPECT_EQ(words(right, right, right), "none");
   EXPECT_EQ(words(short_dim, right, right), "a.values: extent 7 where 8 is needed");
   EXPECT_EQ(words(right, tokens, right), "b.values: extent 1 where 2 is needed");
+  const State<TypeParam, float> nothing(2, 3, 0, cp::LseBase::natural, {});
+  EXPECT_EQ(words(nothing, nothing, nothing), "out.values.extent(2): 0 is outside [1, 2147483647]");
   auto lse = right;
   lse.state.lse = tokens.state.lse;
   EXPECT_EQ(words(right, right, lse), "out.lse: extent 1 where 2 is needed");
@@ -391,6 +398,29 @@ TYPED_TEST(MergeStates, Refuses) {
       strided.state.values.data(), Kokkos::LayoutStride(2, 24, 3, 1, 8, 3));
   EXPECT_EQ(words(right, strided, right),
             "b.values: stride 3 between the elements of a head where 1 is needed");
+  // An input may be one head for all, an output not; its tokens may be on either side of its heads.
+  using Values = typename State<TypeParam, float>::Values;
+  using Lse = typename State<TypeParam, float>::Lse;
+  auto overlapping = right;
+  const auto values = [&](std::size_t token_stride, std::size_t head_stride) {
+    overlapping.state.values = Values(right.state.values.data(),
+                                      Kokkos::LayoutStride(2, token_stride, 3, head_stride, 8, 1));
+  };
+  values(24, 0);
+  EXPECT_EQ(words(overlapping, right, right), "none");
+  EXPECT_EQ(words(right, right, overlapping),
+            "out.values: heads of 8 elements overlap at stride 0");
+  values(23, 8);
+  EXPECT_EQ(words(right, right, overlapping),
+            "out.values: tokens of 24 elements overlap at stride 23");
+  values(8, 15);
+  EXPECT_EQ(words(right, right, overlapping),
+            "out.values: heads of 16 elements overlap at stride 15");
+  values(8, 16);
+  EXPECT_EQ(words(right, right, overlapping), "none");
+  overlapping.state.lse = Lse(right.state.lse.data(), Kokkos::LayoutStride(2, 0, 3, 1));
+  EXPECT_EQ(words(overlapping, right, right), "none");
+  EXPECT_EQ(words(right, right, overlapping), "out.lse: tokens of 1 elements overlap at stride 0");
 }
 
 }  // namespace

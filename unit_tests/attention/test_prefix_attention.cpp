@@ -150,6 +150,89 @@ TYPED_TEST(PrefixAttention, CachesOfFewerBits) {
                                              1.0F / 16);
 }
 
+// What does not fit is refused before anything is merged into the state.
+template <class Space>
+struct Step {
+  using MemorySpace = typename Space::memory_space;
+  test::Batch batch = test::make_batch({40, 8}, 32, 16);
+  test::DeviceBatch<MemorySpace> device{batch};
+  cp::ChunkPlan plan = cp::plan_chunks(batch.prefix_lens, {.chunk_capacity = 32});
+  cp::ChunkedPrefillMetadata<MemorySpace> metadata;
+  cp::Array2D<float, MemorySpace> cache{"test::cache", 1024, 20};
+  cp::MlaLayer<MemorySpace> layer{small, cp::Array2D<float, MemorySpace>("test::kv_b", 16, 42), 1};
+  cp::QueryBatch<MemorySpace> queries{
+      cp::Array3D<float, MemorySpace>("test::query", 3, 3, 12),
+      test::to_device<std::int32_t, MemorySpace>(std::vector<std::int32_t>{0, 1, 3})};
+  cp::AttentionWorkspace<MemorySpace> workspace{small, 32, 3};
+  typename cp::AttentionWorkspace<MemorySpace>::State state{
+      cp::Array3D<float, MemorySpace>("test::values", 3, 3, 6),
+      cp::Array2D<float, MemorySpace>("test::lse", 3, 3)};
+
+  Step() {
+    cp::fill(Space(), plan, device.prefix(), metadata);
+    Kokkos::deep_copy(state.lse, 77);
+  }
+  std::string refused(bool of_new_tokens = false) {
+    try {
+      if (of_new_tokens) {
+        const auto rows = [&](std::size_t columns) {
+          return cp::Array2D<float, MemorySpace>("test::rows", queries.query.extent(0), columns);
+        };
+        cp::attend_new_tokens(Space(), rows(16), rows(4), layer, queries, workspace, state);
+      } else {
+        cp::attend_prefix(Space(), plan, metadata, cache, 1, layer, queries, workspace, state);
+      }
+    } catch (const cp::InvalidArgument& error) {
+      const auto lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), state.lse);
+      for (std::size_t k = 0; k < lse.size(); ++k) EXPECT_EQ(lse.data()[k], 77);
+      return error.what();
+    }
+    Kokkos::fence();
+    return "none";
+  }
+};
+
+TYPED_TEST(PrefixAttention, Refuses) {
+  using MemorySpace = typename TypeParam::memory_space;
+  using Step = Step<TypeParam>;
+  EXPECT_EQ(Step().refused(), "none");
+  EXPECT_EQ(Step().refused(true), "none");
+  {
+    Step step;  // loops of 24, 16 and 8 tokens are fine, and the first of another plan is not
+    step.workspace = cp::AttentionWorkspace<MemorySpace>(small, 23, 3);
+    EXPECT_EQ(step.refused(), "tokens of a loop: 24 is outside [0, 23]");
+  }
+  {
+    Step step;
+    step.plan = cp::plan_chunks(std::vector{40, 8}, {.chunk_capacity = 34});
+    EXPECT_EQ(step.refused(), "metadata.chunk_kv_indices(0): extent 24 where 25 is needed");
+    step.plan = cp::plan_chunks(std::vector{40, 8}, {.chunk_capacity = 16});
+    EXPECT_EQ(step.refused(), "metadata.chunked_loop_num(): 3 is outside [5, 5]");
+    step.plan = cp::plan_chunks(std::vector{40}, {.chunk_capacity = 16});
+    EXPECT_EQ(step.refused(), "queries.cum_query_lens: extent 3 where 2 is needed");
+  }
+  {
+    Step step;
+    step.cache = cp::Array2D<float, MemorySpace>("test::cache", 64, 19);
+    EXPECT_EQ(step.refused(), "cache: extents (64, 19) where (64, 20) are needed");
+  }
+  for (const bool of_new_tokens : {false, true}) {
+    Step step;
+    step.state.values = cp::Array3D<float, MemorySpace>("test::values", 2, 3, 6);
+    EXPECT_EQ(step.refused(of_new_tokens), "state.values: extent 2 where 3 is needed");
+    step.queries.cum_query_lens = {};
+    EXPECT_EQ(step.refused(of_new_tokens),
+              "queries.cum_query_lens.extent(0): 0 is outside [2, 2147483647]");
+    step = Step();
+    step.layer.kv_b = cp::Array2D<float, MemorySpace>("test::kv_b", 16, 41);
+    EXPECT_EQ(step.refused(of_new_tokens),
+              "layer.kv_b: extents (16, 41) where (16, 42) are needed");
+    step = Step();
+    step.workspace = cp::AttentionWorkspace<MemorySpace>(small, 32, 2);
+    EXPECT_EQ(step.refused(of_new_tokens), "query tokens: 3 is outside [0, 2]");
+  }
+}
+
 // What must not pass does not.
 TYPED_TEST(PrefixAttention, MistakesAreSeen) {
   const auto problem = make(small, {100, 40}, {2, 3}, 16);

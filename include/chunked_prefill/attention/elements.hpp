@@ -26,6 +26,19 @@ namespace chunked_prefill {
 ///   holds numbers too, and NaN alone where all bits are set.
 template <class Bits, int exponent_bits, int mantissa_bits, bool has_infinity>
 struct SmallFloat {
+  static constexpr int width = 1 + exponent_bits + mantissa_bits;
+  static_assert(width == 8 * sizeof(Bits));
+  /// Bits of mantissa and exponent that a float has more.
+  static constexpr int shift = 23 - mantissa_bits;
+  static constexpr int exponent_shift = 8 - exponent_bits;
+  /// What a float's exponent has more.
+  static constexpr int rebias = 127 - ((1 << (exponent_bits - 1)) - 1);
+  static constexpr std::uint32_t sign_mask = std::uint32_t{1} << (width - 1);
+  static constexpr std::uint32_t magnitude_mask = sign_mask - 1;
+  static constexpr std::uint32_t infinity = ((std::uint32_t{1} << exponent_bits) - 1)
+                                            << mantissa_bits;
+  static constexpr std::uint32_t most_finite = has_infinity ? infinity - 1 : magnitude_mask - 1;
+
   Bits bits;
 
   SmallFloat() = default;
@@ -55,16 +68,6 @@ struct SmallFloat {
   }
 
  private:
-  static constexpr int width = 1 + exponent_bits + mantissa_bits;
-  static_assert(width == 8 * sizeof(Bits));
-  static constexpr int shift = 23 - mantissa_bits;
-  /// What a float's exponent has more.
-  static constexpr int rebias = 127 - ((1 << (exponent_bits - 1)) - 1);
-  static constexpr std::uint32_t sign_mask = std::uint32_t{1} << (width - 1);
-  static constexpr std::uint32_t magnitude_mask = sign_mask - 1;
-  static constexpr std::uint32_t infinity = ((std::uint32_t{1} << exponent_bits) - 1)
-                                            << mantissa_bits;
-  static constexpr std::uint32_t most_finite = has_infinity ? infinity - 1 : magnitude_mask - 1;
   static constexpr std::uint32_t not_a_number = magnitude_mask;
   static constexpr std::uint32_t float_infinity = 0x7f800000;
 

@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/attention/elements.hpp>
+#include <chunked_prefill/attention/impl/checks.hpp>
 #include <chunked_prefill/attention/impl/gather_kernel.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <type_traits>
@@ -24,8 +25,9 @@ namespace chunked_prefill {
 /// \param latent (tokens, latent_dim) of an Element type, such as 512 for DeepSeek.
 /// \param rope (tokens, rope_dim) of the same or another, such as 64.
 /// \param scale of an fp8 cache's tensor; 1 otherwise.
-/// \throws InvalidArgument naming the array when extents disagree or elements of a row are not side
-///   by side.
+/// \throws InvalidArgument naming the array when extents disagree, elements of a row are not side
+/// by
+///   side, or rows of an output overlap.
 template <ExecutionSpace Space, class Cache, class Slots, class Latent, class Rope>
 void gather_rows(const Space& space, const Cache& cache, const Slots& chunk_kv_indices,
                  const Latent& latent, const Rope& rope, float scale = 1) {
@@ -40,9 +42,11 @@ void gather_rows(const Space& space, const Cache& cache, const Slots& chunk_kv_i
   impl::check_rows("cache", cache, cache.extent(0), latent.extent(1) + rope.extent(1));
   impl::check_rows("latent", latent, chunk_kv_indices.extent(0), latent.extent(1));
   impl::check_rows("rope", rope, chunk_kv_indices.extent(0), rope.extent(1));
-  impl::launch_gather(space, impl::gather_part(cache), chunk_kv_indices.data(),
-                      impl::gather_part(latent), impl::gather_part(rope),
-                      chunk_kv_indices.extent(0), scale);
+  impl::check_rows_apart("latent", latent);
+  impl::check_rows_apart("rope", rope);
+  impl::launch_gather(space, impl::row_matrix(cache), chunk_kv_indices.data(),
+                      impl::row_matrix(latent), impl::row_matrix(rope), chunk_kv_indices.extent(0),
+                      scale);
 }
 
 }  // namespace chunked_prefill

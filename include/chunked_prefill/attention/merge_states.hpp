@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 #include <chunked_prefill/attention/attention_state.hpp>
+#include <chunked_prefill/attention/impl/checks.hpp>
 #include <chunked_prefill/attention/impl/merge_kernel.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <string>
@@ -25,8 +26,9 @@ namespace chunked_prefill {
 /// Asynchronous with respect to `space`; one kernel. `out` may be the same arrays as `a` or `b`,
 /// and must not overlap them otherwise. `a`, `b` and `out` may differ in type, strides and base.
 ///
-/// \throws InvalidArgument naming the array when extents differ, or when the elements of a head are
-///   not side by side; `tokens * heads` when that is beyond INT32_MAX.
+/// \throws InvalidArgument naming the array when extents differ or `dim` is 0, when the elements of
+///   a head are not side by side, or when parts of `out` overlap; `tokens * heads` when that is
+///   beyond INT32_MAX.
 template <ExecutionSpace Space, class ValuesA, class LseA, class ValuesB, class LseB,
           class ValuesOut, class LseOut>
 void merge_states(const Space& space, const AttentionState<ValuesA, LseA>& a,
@@ -45,9 +47,10 @@ void merge_states(const Space& space, const AttentionState<ValuesA, LseA>& a,
   check("out", out);
   check("a", a);
   check("b", b);
-  impl::launch_merge(space, impl::state_part(a.values, a.lse, a.base),
-                     impl::state_part(b.values, b.lse, b.base),
-                     impl::state_part(out.values, out.lse, out.base), out.values.extent(0),
+  impl::check_state_apart("out", out.values, out.lse);
+  impl::launch_merge(space, impl::state_pointers(a.values, a.lse, a.base),
+                     impl::state_pointers(b.values, b.lse, b.base),
+                     impl::state_pointers(out.values, out.lse, out.base), out.values.extent(0),
                      out.values.extent(1), out.values.extent(2));
 }
 

@@ -39,9 +39,9 @@ struct MlaLayer {
 template <class MemorySpace>
 struct QueryBatch {
   /// (query_tokens, num_heads, nope_dim + rope_dim)
-  Kokkos::View<const float***, Kokkos::LayoutRight, MemorySpace> query;
+  Array3D<const float, MemorySpace> query;
   /// (batch_size + 1) where each sequence's begin, from 0 to query_tokens.
-  Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, MemorySpace> cum_query_lens;
+  Array1D<const std::int32_t, MemorySpace> cum_query_lens;
 
   [[nodiscard]] std::int32_t batch_size() const {
     return static_cast<std::int32_t>(cum_query_lens.extent(0)) - 1;

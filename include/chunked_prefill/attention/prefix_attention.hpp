@@ -6,6 +6,7 @@
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/gather_rows.hpp>
 #include <chunked_prefill/attention/impl/attend.hpp>
+#include <chunked_prefill/attention/impl/checks.hpp>
 #include <chunked_prefill/attention/impl/copy_rows.hpp>
 #include <chunked_prefill/attention/merge_states.hpp>
 #include <chunked_prefill/concepts.hpp>
@@ -27,8 +28,7 @@ namespace chunked_prefill {
 template <class MemorySpace>
 class AttentionWorkspace {
  public:
-  using State = AttentionState<Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>,
-                               Kokkos::View<float**, Kokkos::LayoutRight, MemorySpace>>;
+  using State = AttentionState<Array3D<float, MemorySpace>, Array2D<float, MemorySpace>>;
 
   /// For loops of up to `chunk_capacity` tokens and up to `query_tokens` query tokens.
   /// \throws InvalidArgument naming what is not positive or beyond INT32_MAX.
@@ -117,8 +117,9 @@ struct NothingAfterStage {
 /// \param cache (num_slots, latent_dim + rope_dim) as for `gather_rows`; `cache_scale` too.
 /// \param after_stage called with each AttentionStage of each loop when it is enqueued, such as to
 ///   fence and take the time.
-/// \throws InvalidArgument naming what does not fit: a loop that is larger than `workspace`,
-///   extents of `queries`, `layer` or `state`.
+/// \throws InvalidArgument naming what does not fit, before anything is enqueued: a loop that is
+///   larger than `workspace`, extents of `queries`, `layer`, `cache` or `state`, a `metadata` of
+///   another plan's loops and sequences.
 template <ExecutionSpace Space, class MemorySpace, Index Slot, class Cache, class Values, class Lse,
           class AfterStage = impl::NothingAfterStage>
 void attend_prefix(const Space& space, const ChunkPlan& plan,
@@ -128,8 +129,24 @@ void attend_prefix(const Space& space, const ChunkPlan& plan,
                    const AttentionWorkspace<MemorySpace>& workspace,
                    const AttentionState<Values, Lse>& state,
                    const AfterStage& after_stage = AfterStage()) {
-  impl::check_attention(layer, queries, plan.batch_size(), workspace.shape());
+  impl::check_attention(layer, queries, workspace.shape());
+  impl::check_extent("queries.cum_query_lens", queries.cum_query_lens.extent(0),
+                     static_cast<std::size_t>(plan.batch_size()) + 1);
+  impl::check_range("metadata.batch_size()", metadata.batch_size(), plan.batch_size(),
+                    plan.batch_size());
+  impl::check_range("metadata.chunked_loop_num()", metadata.chunked_loop_num(),
+                    plan.chunked_loop_num(), plan.chunked_loop_num());
+  impl::check_rows("cache", cache, cache.extent(0),
+                   static_cast<std::size_t>(layer.shape.latent_dim) +
+                       static_cast<std::size_t>(layer.shape.rope_dim));
   const auto partial = workspace.partial(queries.query.extent(0));
+  impl::check_state("state", state.values, state.lse, partial.values);
+  impl::check_state_apart("state", state.values, state.lse);
+  for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
+    impl::check_extent("metadata.chunk_kv_indices(" + std::to_string(loop) + ")",
+                       metadata.chunk_kv_indices(loop).extent(0),
+                       workspace.keys(plan.tokens(loop)).latent.extent(0));
+  }
   for (std::int32_t loop = 0; loop < plan.chunked_loop_num(); ++loop) {
     if (plan.tokens(loop) == 0) continue;
     const auto keys = workspace.keys(plan.tokens(loop));
@@ -153,6 +170,7 @@ void attend_prefix(const Space& space, const ChunkPlan& plan,
 ///   tokens, which need not be in the cache.
 /// \param rope (query_tokens, rope_dim) of any Element type.
 /// \param after_stage as for `attend_prefix`, of each piece.
+/// \throws InvalidArgument as `attend_prefix`.
 template <ExecutionSpace Space, class MemorySpace, class Latent, class Rope, class Values,
           class Lse, class AfterStage = impl::NothingAfterStage>
 void attend_new_tokens(const Space& space, const Latent& latent, const Rope& rope,
@@ -160,11 +178,13 @@ void attend_new_tokens(const Space& space, const Latent& latent, const Rope& rop
                        const AttentionWorkspace<MemorySpace>& workspace,
                        const AttentionState<Values, Lse>& state,
                        const AfterStage& after_stage = AfterStage()) {
-  impl::check_attention(layer, queries, queries.batch_size(), workspace.shape());
+  impl::check_attention(layer, queries, workspace.shape());
   const std::size_t tokens = queries.query.extent(0);
   impl::check_rows("latent", latent, tokens, static_cast<std::size_t>(layer.shape.latent_dim));
   impl::check_rows("rope", rope, tokens, static_cast<std::size_t>(layer.shape.rope_dim));
   const auto partial = workspace.partial(tokens);
+  impl::check_state("state", state.values, state.lse, partial.values);
+  impl::check_state_apart("state", state.values, state.lse);
   const auto most = static_cast<std::size_t>(workspace.chunk_capacity());
   for (std::size_t first = 0; first < tokens; first += most) {
     const std::pair piece(first, std::min(first + most, tokens));

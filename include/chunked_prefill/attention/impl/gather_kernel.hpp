@@ -2,21 +2,22 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/impl/packs.hpp>
 #include <chunked_prefill/attention/impl/word_rows.hpp>
-#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 namespace chunked_prefill::impl {
 
-/// A matrix for kernels.
+/// A matrix as kernels walk it.
 template <class T>
-struct GatherPart {
+struct RowMatrix {
   T* data;
   std::int64_t row_stride;  ///< elements
   std::int32_t columns;
@@ -24,30 +25,21 @@ struct GatherPart {
   KOKKOS_FUNCTION T* row(std::int64_t row) const { return data + row * row_stride; }
 };
 template <class View>
-auto gather_part(const View& view) {
-  return GatherPart<typename View::value_type>{
+auto row_matrix(const View& view) {
+  return RowMatrix<typename View::value_type>{
       .data = view.data(),
       .row_stride = static_cast<std::int64_t>(view.stride(0)),
       .columns = static_cast<std::int32_t>(view.extent(1))};
-}
-
-template <class View>
-void check_rows(const std::string& name, const View& view, std::size_t rows, std::size_t columns) {
-  static_assert(View::rank() == 2 && Element<typename View::non_const_value_type>,
-                "a rank-2 View of an Element type is needed");
-  check_extents(name, view, rows, columns);
-  check_range(name + ".extent(1)", static_cast<std::int64_t>(columns), 0, INT32_MAX);
-  check_side_by_side(name, view, "the elements of a row");
 }
 
 /// Copies rows `size` elements at a time, some rows a team: the parts of a row lie side by side in
 /// the cache and apart in the outputs.
 template <class From, class Slot, class Latent, class Rope, int size>
 struct GatherRows {
-  GatherPart<const From> cache;
+  RowMatrix<const From> cache;
   const Slot* slots;  ///< (tokens)
-  GatherPart<Latent> latent;
-  GatherPart<Rope> rope;
+  RowMatrix<Latent> latent;
+  RowMatrix<Rope> rope;
   std::int64_t tokens;
   Divisor packs;  ///< of a row of the cache
   std::int32_t latent_packs;
@@ -111,8 +103,8 @@ struct GatherRows {
 };
 
 template <int size, ExecutionSpace Space, class From, class Slot, class Latent, class Rope>
-void launch_gather_packs(const Space& space, const GatherPart<From>& cache, const Slot* slots,
-                         const GatherPart<Latent>& latent, const GatherPart<Rope>& rope,
+void launch_gather_packs(const Space& space, const RowMatrix<From>& cache, const Slot* slots,
+                         const RowMatrix<Latent>& latent, const RowMatrix<Rope>& rope,
                          std::size_t tokens, float scale) {
   const std::int32_t packs = cache.columns / size;
   GatherRows<std::remove_const_t<From>, std::remove_const_t<Slot>, Latent, Rope, size> kernel{
@@ -131,14 +123,14 @@ void launch_gather_packs(const Space& space, const GatherPart<From>& cache, cons
 }
 
 template <ExecutionSpace Space, class From, class Slot, class Latent, class Rope>
-void launch_gather(const Space& space, const GatherPart<From>& cache, const Slot* slots,
-                   const GatherPart<Latent>& latent, const GatherPart<Rope>& rope,
-                   std::size_t tokens, float scale) {
+void launch_gather(const Space& space, const RowMatrix<From>& cache, const Slot* slots,
+                   const RowMatrix<Latent>& latent, const RowMatrix<Rope>& rope, std::size_t tokens,
+                   float scale) {
   if (tokens == 0 || cache.columns == 0) return;
-  constexpr int size = widest_pack<From, Latent, Rope>;
-  const auto whole = [&](const auto& part) {
-    return is_packed(part.data, size, static_cast<std::size_t>(part.columns),
-                     static_cast<std::size_t>(part.row_stride));
+  constexpr int size = pack_size<Space, From, Latent, Rope>;
+  const auto whole = [&](const auto& matrix) {
+    return are_whole_packs(matrix.data, size, static_cast<std::size_t>(matrix.columns),
+                           static_cast<std::size_t>(matrix.row_stride));
   };
   if (whole(cache) && whole(latent) && whole(rope)) {
     launch_gather_packs<size>(space, cache, slots, latent, rope, tokens, scale);

@@ -2,22 +2,23 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
+#include <algorithm>
 #include <chunked_prefill/attention/attention_state.hpp>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/impl/packs.hpp>
 #include <chunked_prefill/attention/impl/word_rows.hpp>
-#include <chunked_prefill/impl/checks.hpp>
+#include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/impl/divisor.hpp>
 #include <chunked_prefill/impl/execution.hpp>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 namespace chunked_prefill::impl {
 
-/// An AttentionState for kernels.
+/// An AttentionState as kernels walk it.
 template <class T>
-struct StatePart {
+struct StatePointers {
   T* values;
   std::int64_t token_stride;  ///< of values, elements
   std::int64_t head_stride;
@@ -34,8 +35,8 @@ struct StatePart {
   }
 };
 template <class Values, class Lse>
-auto state_part(const Values& values, const Lse& lse, LseBase base) {
-  return StatePart<typename Values::value_type>{
+auto state_pointers(const Values& values, const Lse& lse, LseBase base) {
+  return StatePointers<typename Values::value_type>{
       .values = values.data(),
       .token_stride = static_cast<std::int64_t>(values.stride(0)),
       .head_stride = static_cast<std::int64_t>(values.stride(1)),
@@ -45,22 +46,7 @@ auto state_part(const Values& values, const Lse& lse, LseBase base) {
       .base = base};
 }
 
-template <class Values, class Lse, class OutValues>
-void check_state(const std::string& name, const Values& values, const Lse& lse,
-                 const OutValues& out) {
-  static_assert(Values::rank() == 3 && Element<typename Values::non_const_value_type>,
-                "values: a rank-3 View of an Element type is needed");
-  static_assert(Lse::rank() == 2 && std::is_same_v<typename Lse::non_const_value_type, float>,
-                "lse: a rank-2 View of float is needed");
-  for (int r = 0; r < 3; ++r) check_extent(name + ".values", values.extent(r), out.extent(r));
-  for (int r = 0; r < 2; ++r) check_extent(name + ".lse", lse.extent(r), out.extent(r));
-  check_side_by_side(name + ".values", values, "the elements of a head");
-  check_range("dim", static_cast<std::int64_t>(out.extent(2)), 0, INT32_MAX);
-  check_range("tokens * heads", static_cast<std::int64_t>(out.extent(0) * out.extent(1)), 0,
-              INT32_MAX);
-}
-
-/// What two states weigh in their sum.
+/// The weights with which two states are merged.
 struct MergeWeights {
   enum Kind { sum, first, second, neither } kind;
   float of_a;
@@ -77,11 +63,13 @@ struct MergeWeights {
     const bool has_a = !Kokkos::isinf(lse_a);
     const bool has_b = !Kokkos::isinf(lse_b);
     if (!has_a || !has_b) {
+      const float left = has_a ? lse_a : lse_b;
+      if (Kokkos::isnan(left)) return {sum, left, left, left};
       if (has_a) return {first, 1, 0, lse_a};
       if (has_b) return {second, 0, 1, lse_b};
       return {neither, 0, 0, -Kokkos::Experimental::infinity_v<float>};
     }
-    // The power of the greater LSE is that of 0.
+    // Both scaled by the greater exponential, which is 1 then.
     const float apart = lse_a - lse_b;
     const float less = power(-Kokkos::fabs(apart), base);
     const float all = 1 + less;
@@ -100,9 +88,9 @@ struct MergeWeights {
 /// values, then, when all of it have read the LSEs, those, which may be written in place.
 template <class A, class B, class Out, int size>
 struct MergeStates {
-  StatePart<const A> a;
-  StatePart<const B> b;
-  StatePart<Out> out;
+  StatePointers<const A> a;
+  StatePointers<const B> b;
+  StatePointers<Out> out;
   std::int32_t rows;  ///< tokens * heads
   Divisor heads;
   Divisor packs;  ///< of a row
@@ -201,8 +189,8 @@ struct MergeStates {
 };
 
 template <int size, ExecutionSpace Space, class A, class B, class Out>
-void launch_merge_packs(const Space& space, const StatePart<A>& a, const StatePart<B>& b,
-                        const StatePart<Out>& out, std::size_t tokens, std::size_t heads,
+void launch_merge_packs(const Space& space, const StatePointers<A>& a, const StatePointers<B>& b,
+                        const StatePointers<Out>& out, std::size_t tokens, std::size_t heads,
                         std::size_t dim) {
   using Kernel = MergeStates<std::remove_const_t<A>, std::remove_const_t<B>, Out, size>;
   const auto packs = static_cast<std::int32_t>(dim) / size;
@@ -220,14 +208,14 @@ void launch_merge_packs(const Space& space, const StatePart<A>& a, const StatePa
 }
 
 template <ExecutionSpace Space, class A, class B, class Out>
-void launch_merge(const Space& space, const StatePart<A>& a, const StatePart<B>& b,
-                  const StatePart<Out>& out, std::size_t tokens, std::size_t heads,
+void launch_merge(const Space& space, const StatePointers<A>& a, const StatePointers<B>& b,
+                  const StatePointers<Out>& out, std::size_t tokens, std::size_t heads,
                   std::size_t dim) {
-  if (tokens * heads * dim == 0) return;
-  constexpr int size = widest_pack<A, B, Out>;
-  const auto whole = [&](const auto& part) {
-    return is_packed(part.values, size, dim, static_cast<std::size_t>(part.token_stride),
-                     static_cast<std::size_t>(part.head_stride));
+  if (tokens * heads == 0) return;
+  constexpr int size = pack_size<Space, A, B, Out>;
+  const auto whole = [&](const auto& state) {
+    return are_whole_packs(state.values, size, dim, static_cast<std::size_t>(state.token_stride),
+                           static_cast<std::size_t>(state.head_stride));
   };
   if (whole(a) && whole(b) && whole(out)) {
     launch_merge_packs<size>(space, a, b, out, tokens, heads, dim);

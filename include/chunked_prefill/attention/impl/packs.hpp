@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// Before a loop whose turns do not touch each other's elements, though their arrays may be the
-// same.
+// Precedes a loop whose iterations are independent of each other, even where its arrays are the
+// same memory.
 #if defined(__clang__)
 #define CHUNKED_PREFILL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #elif defined(__GNUC__)
@@ -28,14 +28,17 @@ struct alignas(sizeof(T) * size) ElementPack {
   T of[size];
 };
 
-/// Elements of a pack of several types: 16 bytes of the widest.
-template <class... T>
-inline constexpr int widest_pack = 16 / static_cast<int>(std::max({sizeof(T)...}));
+/// Elements of a pack of several types: 16 bytes of the widest. Hosts go through rows element after
+/// element.
+template <ExecutionSpace Space, class... T>
+inline constexpr int pack_size = runs_on_host<Space>
+                                     ? 1
+                                     : 16 / static_cast<int>(std::max({sizeof(T)...}));
 
 /// Whether rows of `row` elements, `strides` elements apart, are whole packs of `size` elements
 /// from `data` on.
 template <class T, class... Strides>
-bool is_packed(const T* data, int size, std::size_t row, Strides... strides) {
+bool are_whole_packs(const T* data, int size, std::size_t row, Strides... strides) {
   const auto bytes = sizeof(T) * static_cast<std::size_t>(size);
   const auto whole = [&](std::size_t elements) {
     return elements % static_cast<std::size_t>(size) == 0;
@@ -48,7 +51,7 @@ bool is_packed(const T* data, int size, std::size_t row, Strides... strides) {
 template <ExecutionSpace Space>
 inline constexpr int pack_team_size = runs_on_host<Space> ? 1 : 8;
 template <ExecutionSpace Space>
-inline constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 4096 : 1024;
+inline constexpr std::int32_t packs_per_team = runs_on_host<Space> ? 32768 : 1024;
 
 template <class To, class From>
 KOKKOS_FUNCTION To converted(From value) {
