@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chunked_prefill/error.hpp>
+#include <utility>
 
 namespace chunked_prefill::python {
+
 namespace {
 
 /// What a string of Python's says.
@@ -15,12 +17,6 @@ std::string text_of(nb::handle string) {
   PyErr_Clear();
   return "(no text)";  // such as of half a character
 }
-
-}  // namespace
-
-std::string kind_of(nb::handle object) { return text_of(nb::inst_name(object)); }
-
-namespace {
 
 /// The parts of DLPack's C interface for exchange (1.2) that this module calls: of every producer
 /// that has it, in the attribute `__dlpack_c_exchange_api__` of its type.
@@ -35,12 +31,16 @@ struct ExchangeApi {
   int (*current_work_stream)(std::int32_t device_type, std::int32_t device_id, void** stream);
 };
 
-/// Null where the producer has none. The last type's is kept: tensors of a call are of one.
+/// The exchange interface of the type asked for last: tensors of a call are of one.
+struct LastType {
+  PyTypeObject* type = nullptr;  ///< kept, so that its address names no other type
+  const ExchangeApi* api = nullptr;
+} last;
+
+/// Null where the producer has none.
 const ExchangeApi* exchange_api(nb::handle object) {
-  static PyTypeObject* last_type = nullptr;
-  static const ExchangeApi* last_api = nullptr;
   PyTypeObject* const type = Py_TYPE(object.ptr());
-  if (type == last_type) return last_api;
+  if (type == last.type) return last.api;
   const ExchangeApi* api = nullptr;
   PyObject* const capsule =
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
@@ -50,10 +50,9 @@ const ExchangeApi* exchange_api(nb::handle object) {
   }
   PyErr_Clear();
   Py_XDECREF(capsule);
-  Py_INCREF(type);  // kept, so that its address names no other type
-  Py_XDECREF(last_type);
-  last_type = type;
-  last_api = api;
+  Py_INCREF(type);
+  PyTypeObject* const before = std::exchange(last, {type, api}).type;
+  Py_XDECREF(before);  // may run code of the caller's
   return api;
 }
 
@@ -70,7 +69,7 @@ void pass_on_interrupt(const nb::python_error& error) {
 }
 
 /// The first line of an exception's words: torch has the stack in its C++ follow.
-std::string words_of(const nb::python_error& error) {
+std::string message_of(const nb::python_error& error) {
   const std::string text = text_of(nb::str(error.value()));
   return text.substr(0, text.find('\n'));
 }
@@ -80,7 +79,7 @@ std::string pending_error() {
   if (PyErr_Occurred() == nullptr) return "cannot be read by DLPack";
   const nb::python_error error;
   pass_on_interrupt(error);
-  return words_of(error);
+  return message_of(error);
 }
 
 bool has_attribute(nb::handle object, const char* name) {
@@ -90,7 +89,7 @@ bool has_attribute(nb::handle object, const char* name) {
 }
 
 /// The capsule of `__dlpack__`, asked not to make streams wait for each other. One of DLPack 1 can
-/// be of memory that must not be written, as all inputs are.
+/// be of memory that must not be written: inputs are not.
 nb::object capsule(const char* name, nb::handle object) {
   try {
     const nb::object device = object.attr("__dlpack_device__")();
@@ -106,13 +105,20 @@ nb::object capsule(const char* name, nb::handle object) {
   } catch (const nb::python_error& error) {
     pass_on_interrupt(error);
     throw InvalidArgument(name, std::string("of type ") + kind_of(object) +
-                                    " cannot be read by DLPack: " + words_of(error));
+                                    " cannot be read by DLPack: " + message_of(error));
   } catch (const nb::cast_error&) {
     throw InvalidArgument(name, "of type " + kind_of(object) + " has no DLPack device");
   }
 }
 
 }  // namespace
+
+std::string kind_of(nb::handle object) { return text_of(nb::inst_name(object)); }
+
+void forget_last_type() {
+  PyTypeObject* const before = std::exchange(last, {}).type;
+  Py_XDECREF(before);
+}
 
 Tensor::Tensor(const char* name, nb::handle object) : m_name(name) {
   const ExchangeApi* const api = exchange_api(object);
@@ -145,7 +151,7 @@ Tensor::Tensor(const char* name, nb::handle object) : m_name(name) {
 void Tensor::read(const nb::dlpack::dltensor& tensor) {
   m_data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   m_device = {tensor.device.device_type, tensor.device.device_id};
-  if (m_device.type == 3) m_device = {Device::cpu, 0};  // pinned memory
+  if (m_device.type == Device::cuda_host) m_device = {Device::cpu, 0};
   if (m_device.type == Device::cpu) m_device.id = 0;
   m_rank = tensor.ndim;
   m_type = tensor.dtype;
@@ -170,10 +176,10 @@ std::string Tensor::type() const {
   return code + std::to_string(m_type.bits);
 }
 
-void Tensor::require_rank(std::int32_t rank, const char* words) const {
+void Tensor::require_rank(std::int32_t rank, const char* shown) const {
   if (m_rank != rank) {
     throw InvalidArgument(m_name, std::string("has ") + std::to_string(m_rank) +
-                                      " dimensions and must have " + words);
+                                      " dimensions and must have " + shown);
   }
   for (std::int32_t d = 0; d < rank; ++d) {
     if (m_stride[d] < 0) {

@@ -20,6 +20,9 @@ namespace nb = nanobind;
 /// The name of an object's type, for messages.
 [[nodiscard]] std::string kind_of(nb::handle object);
 
+/// Lets go of the type of the tensor that was read last.
+void forget_last_type();
+
 /// A tensor of a caller's, by DLPack: nothing is copied, and no stream waits for another.
 class Tensor {
  public:
@@ -38,7 +41,7 @@ class Tensor {
 
  private:
   void read(const nb::dlpack::dltensor& tensor);
-  void require_rank(std::int32_t rank, const char* words) const;
+  void require_rank(std::int32_t rank, const char* shown) const;
   [[nodiscard]] std::string type() const;
 
   const char* m_name;

@@ -17,6 +17,7 @@ namespace chunked_prefill::python {
 struct Device {
   static constexpr std::int32_t cpu = 1;
   static constexpr std::int32_t cuda = 2;
+  static constexpr std::int32_t cuda_host = 3;  ///< pinned
   std::int32_t type = cpu;
   std::int32_t id = 0;
   friend bool operator==(const Device&, const Device&) = default;
@@ -76,8 +77,6 @@ class Check {
   struct State;
   /// \throws Error once Kokkos was finalised.
   [[nodiscard]] State& state();
-  /// Lets go of its memory.
-  void drop();
 
  private:
   Device m_device;
@@ -118,7 +117,7 @@ void check_within(const ChunkPlan& plan, const ChunkShape& shape);
 /// \throws InvalidArgument naming an environment variable that Kokkos would end the process for;
 ///   Error in a process forked off one in which Kokkos ran.
 void initialize(const Device& device);
-/// Finalises Kokkos, if `initialize` initialised it. Checks that are left have no device then.
+/// Finalises Kokkos, if `initialize` initialised it. A Check that is left throws when it is used.
 void finalize();
 
 /// Versions and backends, a line each.

@@ -177,11 +177,11 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
   const Tensor lens("prefix_lens", prefix_lens);
   const Tensor table("req_to_page", req_to_page);
   const Tensor requests("req_pool_indices", req_pool_indices);
-  const Tensor words("buffer", buffer);
+  const Tensor memory("buffer", buffer);
   const Device device = lens.device();
   table.require(device, "prefix_lens are");
   requests.require(device, "prefix_lens are");
-  words.require(device, "prefix_lens are");
+  memory.require(device, "prefix_lens are");
   const Prefix prefix{.prefix_lens = lens.integers(),
                       .req_to_page = table.pages(),
                       .req_pool_indices = requests.integers(),
@@ -193,7 +193,7 @@ void fill(const Split& split, nb::handle prefix_lens, nb::handle req_to_page,
                                              " elements, and prefix_lens_cpu " +
                                              std::to_string(split.plan->batch_size()));
   }
-  std::int32_t* const out = words.buffer(layout.words);
+  std::int32_t* const out = memory.buffer(layout.words);
   const std::uintptr_t handle = stream_handle(stream, prefix_lens, device);
   const GilReleased released;
   fill(device, handle, split, prefix, layout, out, check);
@@ -220,6 +220,7 @@ void fill_plan(const ChunkPlan& plan, nb::handle prefix_lens_cpu, nb::handle pre
 }  // namespace
 
 NB_MODULE(_core, module) {
+  nb::set_leak_warnings(false);  // of what a program still holds when it ends
   nb::exception<Error>(module, "ChunkedPrefillError", PyExc_ValueError);
   nb::exception<InvalidArgument>(module, "InvalidArgument", module.attr("ChunkedPrefillError"));
 
@@ -389,10 +390,10 @@ NB_MODULE(_core, module) {
       [](const ChunkPlan& plan, nb::handle prefix_lens_cpu, const Layout& layout,
          nb::handle buffer) {
         const Tensor lens("prefix_lens_cpu", prefix_lens_cpu);
-        const Tensor words("buffer", buffer);
-        words.require(Device{}, "the table of the CPU must be");
+        const Tensor memory("buffer", buffer);
+        memory.require(Device{}, "the table of the CPU must be");
         const Integers integers = lens.integers();
-        std::int32_t* const out = words.buffer(layout.words);
+        std::int32_t* const out = memory.buffer(layout.words);
         const GilReleased released;
         host_table(plan, integers, layout, out);
       },
@@ -411,14 +412,14 @@ NB_MODULE(_core, module) {
       [](nb::handle prefix_lens, nb::handle num_chunks, nb::handle batch_size, nb::handle chunk_len,
          const Layout& layout, nb::handle buffer, nb::handle stream) {
         const Tensor lens("prefix_lens", prefix_lens);
-        const Tensor words("buffer", buffer);
-        words.require(lens.device(), "prefix_lens are");
+        const Tensor memory("buffer", buffer);
+        memory.require(lens.device(), "prefix_lens are");
         const Integers integers = lens.integers();
         const std::int64_t sequences = integer("batch_size", batch_size);
         check_sequences(sequences, integers);
         const std::int64_t loops = integer("num_chunks", num_chunks);
         const std::int64_t tokens = integer("chunk_len", chunk_len);
-        std::int32_t* const out = words.buffer(layout.words);
+        std::int32_t* const out = memory.buffer(layout.words);
         const std::uintptr_t handle = stream_handle(stream, prefix_lens, lens.device());
         const GilReleased released;
         chunking(lens.device(), handle, integers, loops, tokens, layout, out);
@@ -431,6 +432,7 @@ NB_MODULE(_core, module) {
   module.def("configuration", &configuration);
   module.def("finalize", [] {
     GilReleased::leave();
+    forget_last_type();
     finalize();
   });
   module.attr("version") = version;

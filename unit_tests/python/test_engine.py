@@ -266,6 +266,7 @@ if os.fork() == 0:
             refused()
         except cp.ChunkedPrefillError as error:
             print(error, flush=True)
+    del check, refused
     os._exit(0)
 os.wait()
 print(build().chunked_loop_num)

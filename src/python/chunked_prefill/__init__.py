@@ -390,15 +390,24 @@ def get_chunks_paged(
     )
 
 
-def chunking(prefix_lens: Any, num_chunks: int, batch_size: int, chunk_len: int) -> Chunks:
+def chunking(
+    prefix_lens: Any,
+    num_chunks: int,
+    batch_size: int,
+    chunk_len: int,
+    *,
+    stream: int | None = None,
+) -> Chunks:
     """The chunk table of an equal split with `chunk_len` tokens a sequence and loop, on the device
-    of `prefix_lens`, (batch_size) int32 or int64."""
+    of `prefix_lens`, (batch_size) int32 or int64; on the current stream, or on that with the handle
+    `stream`."""
     framework = _framework("prefix_lens", prefix_lens)
     num_chunks = _core.integer("num_chunks", num_chunks)
     batch_size = _core.integer("batch_size", batch_size)
     layout = _core.table_layout(prefix_lens, num_chunks, batch_size)
-    buffer = framework.buffer(layout.words, prefix_lens)
-    stream = framework.stream(prefix_lens)
+    buffer = framework.buffer(layout.words, prefix_lens, stream)
+    if stream is None:
+        stream = framework.stream(prefix_lens)
     _core.chunking(prefix_lens, num_chunks, batch_size, chunk_len, layout, buffer, stream)
     return _chunks(framework, num_chunks, batch_size, layout, buffer)
 
