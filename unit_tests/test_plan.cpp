@@ -46,6 +46,27 @@ TEST(PlanChunks, LongestSequenceIsTheFirstOfEquals) {
   EXPECT_EQ(cp::plan_chunks(Lens{5, 7, 7, 6}, {.chunk_capacity = 4}).longest_sequence(), 1);
 }
 
+TEST(PlanChunks, NoSuchLoop) {
+  const auto plan = cp::plan_chunks(Lens{300}, {.chunk_capacity = 200});  // two loops
+  const auto refuses = [](auto of_loop, std::int32_t loop) {
+    try {
+      of_loop(loop);
+    } catch (const cp::InvalidArgument& error) {
+      return std::string(error.what()) == "loop: " + std::to_string(loop) + " is outside [0, 1]";
+    }
+    return false;
+  };
+  for (const std::int32_t loop : {-1, 2}) {
+    EXPECT_TRUE(refuses([&](std::int32_t k) { static_cast<void>(plan.tokens(k)); }, loop));
+    EXPECT_TRUE(refuses([&](std::int32_t k) { static_cast<void>(plan.max_chunk_len(k)); }, loop));
+    EXPECT_TRUE(refuses([&](std::int32_t k) { static_cast<void>(plan.seq_range(k)); }, loop));
+    EXPECT_TRUE(refuses([&](std::int32_t k) { static_cast<void>(plan.non_empty_seqs(k)); }, loop));
+    EXPECT_TRUE(refuses([&](std::int32_t k) { static_cast<void>(plan.has_empty_seq(k)); }, loop));
+  }
+  EXPECT_EQ(plan.offset(2), 300);
+  EXPECT_THROW(static_cast<void>(plan.offset(3)), cp::InvalidArgument);
+}
+
 TEST(PlanChunks, NoEmptySequence) {
   const auto plan = cp::plan_chunks(Lens{256, 512, 768, 1024}, {.chunk_capacity = 1024});
   EXPECT_EQ(plan.chunked_loop_num(), 4);

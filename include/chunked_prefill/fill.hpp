@@ -23,6 +23,7 @@ namespace impl {
 template <Index Slot, class MemorySpace, Index Length, Index RequestIndex>
 void check_fill(const ChunkPlan& plan,
                 const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
+  check_kokkos();
   check_prefix(plan.shape(), prefix,
                [&] { return "prefix_lens[" + std::to_string(plan.longest_sequence()) + "]"; });
   check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);
@@ -30,6 +31,7 @@ void check_fill(const ChunkPlan& plan,
 template <Index Slot, class MemorySpace, Index Length, Index RequestIndex>
 void check_fill(const ChunkShape& shape,
                 const PagedPrefix<MemorySpace, Length, RequestIndex>& prefix) {
+  check_kokkos();
   check_shape(shape);
   check_prefix(shape, prefix, [] { return std::string("shape.max_prefix_len"); });
   check_slots_fit<Slot>(prefix.num_pages, prefix.page_size);

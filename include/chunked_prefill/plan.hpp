@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <chunked_prefill/impl/check_range.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -129,27 +132,31 @@ class ChunkPlan {
             .total_tokens = total_tokens()};
   }
 
+  // Of one loop; \throws InvalidArgument naming `loop` when there is no such.
+
   /// Tokens of loop `loop`, over all sequences.
-  [[nodiscard]] std::int64_t tokens(std::int32_t loop) const { return m_tokens_per_loop[loop]; }
+  [[nodiscard]] std::int64_t tokens(std::int32_t loop) const {
+    return element(m_tokens_per_loop, loop);
+  }
   /// Where loop `loop` begins in the flat `chunk_kv_indices`; also valid one past the last loop.
-  [[nodiscard]] std::int64_t offset(std::int32_t loop) const { return m_offsets[loop]; }
+  [[nodiscard]] std::int64_t offset(std::int32_t loop) const { return element(m_offsets, loop); }
   /// Tokens of the longest sequence chunk in loop `loop`.
   [[nodiscard]] std::int32_t max_chunk_len(std::int32_t loop) const {
-    return m_max_chunk_len_per_loop[loop];
+    return element(m_max_chunk_len_per_loop, loop);
   }
   /// The shortest range that holds every sequence with a token in loop `loop`; [0, 0) where there
   /// is none, as a shard can have it.
   [[nodiscard]] SeqRange seq_range(std::int32_t loop) const {
-    return {m_seq_begin_per_loop[loop], m_seq_end_per_loop[loop]};
+    return {element(m_seq_begin_per_loop, loop), element(m_seq_end_per_loop, loop)};
   }
   /// How many sequences have a token in loop `loop`.
   [[nodiscard]] std::int32_t non_empty_seqs(std::int32_t loop) const {
-    return m_non_empty_seqs_per_loop[loop];
+    return element(m_non_empty_seqs_per_loop, loop);
   }
   /// Whether some sequence of the batch has no token in loop `loop`, so that attention needs a
   /// mask.
   [[nodiscard]] bool has_empty_seq(std::int32_t loop) const {
-    return m_non_empty_seqs_per_loop[loop] < m_batch_size;
+    return non_empty_seqs(loop) < m_batch_size;
   }
 
   /// The same, one element a loop (`offsets`: one more).
@@ -170,6 +177,12 @@ class ChunkPlan {
 
  private:
   friend class Planner;
+
+  template <class T>
+  static T element(const std::vector<T>& per_loop, std::int32_t loop) {
+    impl::check_range("loop", loop, 0, std::ssize(per_loop) - 1);
+    return per_loop[static_cast<std::size_t>(loop)];
+  }
 
   Policy m_policy = Policy::equal;
   std::int32_t m_grain = 1;

@@ -184,6 +184,16 @@ def test_chunks(where: Where) -> None:
     assert [slots.tolist() for slots in paged.chunk_kv_indices_list] == build(batch)[1]
 
 
+def test_context_shard() -> None:
+    # Of 10 tokens with interleave 4, the second of two ranks holds positions 4 to 7.
+    shard = cp.ContextShard(world_size=2, rank=1, interleave=4)
+    plan = cp.plan_chunks([10], 8, shard=shard)
+    assert (plan.shard, plan.tokens_per_loop) == (shard, [4, 0])
+    grains = {1: 256, 16: 256, 48: 768, 64: 64}  # by interleave, of 4 ranks and pages of 64
+    assert {k: cp.ContextShard(4, 0, k).page_grain(64) for k in grains} == grains
+    assert cp.ContextShard(1, 0, 48).page_grain(64) == 64
+
+
 def test_plan() -> None:
     plan = cp.plan_chunks([0, 300, 0, 64], 1024)
     assert plan.chunked_loop_num == 2

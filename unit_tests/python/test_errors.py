@@ -46,7 +46,7 @@ def test_garbage(name: str, value: Any) -> None:
     except cp.InvalidArgument as error:
         assert isinstance(error, ValueError)
         argument = str(error).partition(":")[0].split("[")[0].split(".")[0]
-        blamed = {name.removeprefix("extend_"), name, "prefix_lens", "batch_size", "grain"}
+        blamed = {name, "extend_prefix_lens", "batch_size", "grain"}
         assert argument in blamed, error
         return
     # What is meant: integers of other kinds, and defaults.
@@ -62,11 +62,11 @@ def test_garbage(name: str, value: Any) -> None:
     [
         (
             {"extend_prefix_lens_cpu": [10, 3, 1]},
-            "prefix_lens: has 2 elements, and prefix_lens_cpu 3",
+            "extend_prefix_lens: has 2 elements, and extend_prefix_lens_cpu 3",
         ),
         (
             {"extend_prefix_lens_cpu": [10, 3], "check": cp.DeviceCheck(np.zeros(1, np.int32))},
-            "prefix_lens_cpu: is a list, and with a check must be a tensor",
+            "extend_prefix_lens_cpu: is a list, and with a check must be a tensor",
         ),
         ({"check": 5}, "check: of type int is no DeviceCheck"),
         (
@@ -87,7 +87,7 @@ def test_garbage(name: str, value: Any) -> None:
         ({"shard": (2, 1)}, "shard: is no tuple of world_size, rank and interleave"),
         (
             {"extend_prefix_lens_cpu": np.array([10, -3])},
-            "prefix_lens[1]: -3 is outside [0, 2147483647]",
+            "extend_prefix_lens[1]: -3 is outside [0, 2147483647]",
         ),
         (
             {"req_to_page": np.zeros((2, 4), np.int64)},

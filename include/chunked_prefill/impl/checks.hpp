@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <Kokkos_Core.hpp>
 #include <chunked_prefill/concepts.hpp>
 #include <chunked_prefill/error.hpp>
 #include <chunked_prefill/impl/check_range.hpp>
@@ -11,6 +12,10 @@
 #include <string>
 
 namespace chunked_prefill::impl {
+
+inline void check_kokkos() {
+  if (!Kokkos::is_initialized()) throw Error("Kokkos is not initialised, or finalised");
+}
 
 inline void check_extent(std::string_view argument, std::size_t extent, std::size_t expected) {
   if (extent == expected) return;

@@ -11,7 +11,9 @@ raised before anything is enqueued or written.
 from __future__ import annotations
 
 import atexit
+import math
 import operator
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -34,6 +36,7 @@ __all__ = [
     "ChunkedPrefillError",
     "ChunkedPrefillMetadata",
     "Chunks",
+    "ContextShard",
     "DeviceCheck",
     "InvalidArgument",
     "LoopSlots",
@@ -53,6 +56,22 @@ __version__: str = _core.version
 
 # While Python and the frameworks still stand.
 atexit.register(_core.finalize)
+
+
+class ContextShard(NamedTuple):
+    """One rank of a context-parallel group: it holds, of every sequence, the tokens whose
+    `(position // interleave) % world_size` is its rank, in pages of its own."""
+
+    world_size: int
+    rank: int
+    interleave: int = 1
+
+    def page_grain(self, page_size: int) -> int:
+        """A grain that keeps the cuts of every rank at the ends of its pages."""
+        if self.world_size == 1 or self.interleave % page_size == 0:
+            return page_size
+        return self.world_size * math.lcm(page_size, self.interleave)
+
 
 Shard = tuple[int, int, int]
 
@@ -168,7 +187,7 @@ class ChunkedPrefillMetadata:
     :param policy: "equal" as the reference splits, or "packed": the fewest loops.
     :param grain: packed cuts are multiples of this many tokens.
     :param index_type: of the slots, "int32" or "int64".
-    :param shard: (world_size, rank, interleave) of a context-parallel rank.
+    :param shard: a `ContextShard`, or such a tuple: the tokens of one context-parallel rank.
     """
 
     def __init__(
@@ -329,21 +348,24 @@ def build_chunked_prefill_metadata_arrays(
     :param policy: "equal" as the reference splits, or "packed": the fewest loops.
     :param grain: packed cuts are multiples of this many tokens.
     :param index_type: of the slots, "int32" or "int64".
-    :param shard: (world_size, rank, interleave) of a context-parallel rank.
+    :param shard: a `ContextShard`, or such a tuple: the tokens of one context-parallel rank.
     :param num_pages: pages of the cache, where known: slots beyond the index type are refused, and
         `check` finds pages that the cache does not have.
     :param stream: handle of another stream than the current one.
     :param check: where given, what the device holds is checked.
     """
     chunk_capacity = _capacity(chunk_capacity, chunked_prefill_size, mla_chunk_multiplier)
-    plan = plan_chunks(extend_prefix_lens_cpu, chunk_capacity, policy, grain, shard)
-    framework = _framework("extend_prefix_lens", extend_prefix_lens)
-    layout = _core.layout(plan.shape, index_type)
-    buffer = framework.buffer(layout.words, extend_prefix_lens, stream)
-    _fill(
-        plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
-        page_size, num_pages, layout, buffer, stream, check,
-    )  # fmt: skip
+    try:
+        plan = plan_chunks(extend_prefix_lens_cpu, chunk_capacity, policy, grain, shard)
+        framework = _framework("prefix_lens", extend_prefix_lens)
+        layout = _core.layout(plan.shape, index_type)
+        buffer = framework.buffer(layout.words, extend_prefix_lens, stream)
+        _fill(
+            plan, extend_prefix_lens_cpu, extend_prefix_lens, req_to_page, req_pool_indices,
+            page_size, num_pages, layout, buffer, stream, check,
+        )  # fmt: skip
+    except InvalidArgument as error:  # in the words of this call
+        raise InvalidArgument(re.sub(r"\bprefix_lens", "extend_prefix_lens", str(error))) from None
     tables = _tables(framework, plan, layout, buffer)
     return _arrays(framework, plan, layout, buffer, tables)
 
