@@ -224,7 +224,7 @@ def test_device_fault(where: Where) -> None:
 
 def test_mixed_devices(torch_cuda: Where) -> None:
     lens = torch_cuda.tensor([10, 3])
-    with pytest.raises(cp.InvalidArgument, match="req_to_page: is on cpu, and prefix_lens are on"):
+    with pytest.raises(cp.InvalidArgument, match="req_to_page: is on cpu, and extend_prefix_lens are on"):
         cp.build_chunked_prefill_metadata_arrays(
             lens, [10, 3], torch_cuda.on_cpu([[1, 2, 3]]), torch_cuda.tensor([0, 0]), 4
         )
