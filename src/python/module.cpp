@@ -334,8 +334,7 @@ NB_MODULE(_core, module) {
           "stream"_a.none() = nb::none(),
           "What the first faulty build since the last call had wrong, or None. Waits for the "
           "stream of the last build, or that with the handle `stream`: where a graph with the "
-          "builds is "
-          "replayed on another.");
+          "builds is replayed on another.");
 
   module.def(
       "get_max_chunk_capacity",

@@ -25,9 +25,8 @@ namespace chunked_prefill {
 /// \param latent (tokens, latent_dim) of an Element type, such as 512 for DeepSeek.
 /// \param rope (tokens, rope_dim) of the same or another, such as 64.
 /// \param scale of an fp8 cache's tensor; 1 otherwise.
-/// \throws InvalidArgument naming the array when extents disagree, elements of a row are not side
-/// by
-///   side, or rows of an output overlap.
+/// \throws InvalidArgument naming the array when extents disagree, when elements of a row are not
+///   side by side, or when rows of an output overlap.
 template <ExecutionSpace Space, class Cache, class Slots, class Latent, class Rope>
 void gather_rows(const Space& space, const Cache& cache, const Slots& chunk_kv_indices,
                  const Latent& latent, const Rope& rope, float scale = 1) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <Kokkos_Core.hpp>
-#include <algorithm>
 #include <chunked_prefill/attention/elements.hpp>
 #include <chunked_prefill/attention/mla.hpp>
 #include <chunked_prefill/impl/check_range.hpp>
