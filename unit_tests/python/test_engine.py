@@ -16,6 +16,7 @@ from oracle import Batch, build, draw
 from test_build import as_lists
 
 import chunked_prefill as cp
+from chunked_prefill import _frameworks
 
 
 def metadata(where: Where, **more: Any) -> cp.ChunkedPrefillMetadata:
@@ -158,6 +159,26 @@ def test_behind_other_work(torch_cuda: Where) -> None:
             for tensor in late:
                 tensor.zero_()
             assert [int(total) for total in sums] == [sum(slots) for slots in build(batch)[1]]
+
+
+@pytest.mark.parametrize("name", ["torch-cpu", "torch-cuda"])
+def test_torch_without_short_ways(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a torch that lacks the ways to memory of its compiled programs: the same results."""
+    where = Where(name)
+    monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", None)
+    by_long_ways = _frameworks.Torch()
+    assert by_long_ways._current_device is None
+    monkeypatch.setitem(_frameworks._frameworks, where.module.Tensor, by_long_ways)
+    rng = random.Random(8)
+    for _ in range(20):
+        batch = draw(rng)
+        lens, table, rows = tensors(where, batch)
+        arrays = cp.build_chunked_prefill_metadata_arrays(
+            lens, where.on_cpu(batch.prefix_lens), table, rows, batch.page_size,
+            chunk_capacity=batch.chunk_capacity, policy=batch.policy, grain=batch.grain,
+            shard=batch.shard, index_type=rng.choice(["int32", "int64"]),
+        )  # fmt: skip
+        assert as_lists(arrays) == build(batch)
 
 
 @pytest.mark.parametrize("name", ["torch-cuda", "cupy-cuda"])

@@ -28,10 +28,26 @@ class Framework(Protocol):
 
 
 class Torch:
+    """Memory on CUDA and views come by the short ways of the programs that torch.compile writes,
+    where this torch has them: half as long as by `torch.empty` and `as_strided`, which a build
+    waits for."""
+
     def __init__(self) -> None:
         import torch
 
         self._torch = torch
+        self._int32 = torch.int32
+        self._tells_stream = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+        try:
+            from torch._C import _cuda_getDevice
+            from torch._C._dynamo.guards import _empty_strided_cuda, _reinterpret_tensor
+        except ImportError:
+            self._current_device: Any = None
+            self._view: Any = torch.as_strided
+        else:
+            self._current_device = _cuda_getDevice
+            self._empty_on_current_device = _empty_strided_cuda
+            self._view = _reinterpret_tensor
 
     def buffer(self, words: int, like: Any, stream: int | None = None) -> Any:
         if stream is not None and like.is_cuda:
@@ -39,18 +55,20 @@ class Torch:
             handle = _core.integer("stream", stream)
             with cuda.stream(cuda.ExternalStream(handle, like.device)):
                 return self.buffer(words, like)
-        return self._torch.empty(words, dtype=self._torch.int32, device=like.device)
+        if self._current_device and like.is_cuda and like.get_device() == self._current_device():
+            return self._empty_on_current_device((words,), (1,), self._int32)
+        return self._torch.empty(words, dtype=self._int32, device=like.device)
 
     def matrix(self, buffer: Any, offset: int, rows: int, columns: int) -> Any:
-        return buffer.as_strided((rows, columns), (columns, 1), offset)
+        return self._view(buffer, (rows, columns), (columns, 1), offset)
 
     def vector(self, buffer: Any, offset: int, size: int, is_int64: bool) -> Any:
         if is_int64:
             return buffer[offset : offset + 2 * size].view(self._torch.int64)
-        return buffer.as_strided((size,), (1,), offset)
+        return self._view(buffer, (size,), (1,), offset)
 
     def stream(self, like: Any) -> int | None:
-        if not like.is_cuda or hasattr(type(like), "__dlpack_c_exchange_api__"):
+        if self._tells_stream or not like.is_cuda:
             return None
         return int(self._torch.cuda.current_stream(like.device).cuda_stream)
 
