@@ -100,6 +100,16 @@ class NumPy:
         return tensor.copy()
 
 
+class StreamHandle:
+    """One with CUDA's protocol for streams of other libraries."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
 class CuPy(NumPy):
     def __init__(self) -> None:
         import cupy
@@ -110,8 +120,14 @@ class CuPy(NumPy):
         with like.device:
             if stream is None:
                 return super().buffer(words, like)
-            with self._array_module.cuda.ExternalStream(_core.integer("stream", stream)):
+            with self._stream_of(_core.integer("stream", stream)):
                 return super().buffer(words, like)
+
+    def _stream_of(self, handle: int) -> Any:
+        cuda = self._array_module.cuda
+        if hasattr(cuda.Stream, "from_external"):  # CuPy 14, which warns of the other
+            return cuda.Stream.from_external(StreamHandle(handle))
+        return cuda.ExternalStream(handle)
 
     def stream(self, like: Any) -> int | None:
         return int(self._array_module.cuda.get_current_stream(like.device.id).ptr)
