@@ -55,7 +55,7 @@ def same(ours: Any, theirs: Any) -> bool:
     )
 
 
-def median_us(build: Callable[[], Any], wait: bool = True, runs: int = 200) -> float:
+def times_us(build: Callable[[], Any], wait: bool, runs: int) -> list[float]:
     """Results live on until the clock has stopped, as in a step of an engine."""
     times = []
     gc.disable()
@@ -68,7 +68,18 @@ def median_us(build: Callable[[], Any], wait: bool = True, runs: int = 200) -> f
         times.append((time.perf_counter() - start) * 1e6)
         del result
     gc.enable()
-    return statistics.median(times)
+    return times
+
+
+def medians_us(
+    builds: dict[str, Callable[[], Any]], wait: bool = True, turns: int = 20, runs: int = 20
+) -> dict[str, float]:
+    """In turns, so that what else the host does falls on all alike."""
+    times: dict[str, list[float]] = {name: [] for name in builds}
+    for _ in range(turns):
+        for name, build in builds.items():
+            times[name] += times_us(build, wait, runs)
+    return {name: statistics.median(of_build) for name, of_build in times.items()}
 
 
 def print_row(*columns: str) -> None:
@@ -93,14 +104,14 @@ def main() -> None:
         capacity = max(capacity, batch_size * (max(lens) // 60 + 1))  # its launches grow with loops
         tensors = inputs(lens, rng.choice([1, 16, 48, 64]), tensors_rng)
         reference.CONFIG.update(chunked_prefill_size=capacity, mla_chunk_multiplier=1)
-        theirs = reference.build_chunked_prefill_metadata_arrays(*tensors)
-        ours = cp.build_chunked_prefill_metadata_arrays(*tensors, chunk_capacity=capacity)
-        if not same(ours, theirs):
+        expected = reference.build_chunked_prefill_metadata_arrays(*tensors)
+        built = cp.build_chunked_prefill_metadata_arrays(*tensors, chunk_capacity=capacity)
+        if not same(built, expected):
             raise SystemExit(f"batch {k} differs: prefix_lens {lens}, chunk_capacity {capacity}")
     print(f"{arguments.batches} batches: all five results equal")
 
     one = torch.zeros(1, device="cuda")
-    fill_us = median_us(lambda: one.fill_(0))
+    fill_us = medians_us({"fill": lambda: one.fill_(0)})["fill"]
     versions = f"torch {torch.__version__}, chunked_prefill {cp.__version__}"
     print(f"{torch.cuda.get_device_name()}, {versions}")
     print(f"a tensor of one element filled by torch, with the same wait: {fill_us:.1f} us\n")
@@ -122,23 +133,22 @@ def main() -> None:
         def drop_in() -> Any:
             return cp.build_chunked_prefill_metadata_arrays(*tensors, chunk_capacity=capacity)
 
-        row = {
-            "name": case["name"],
-            "loops": drop_in().chunked_loop_num,
-            "ours_us": median_us(drop_in),
-            "enqueue_us": median_us(drop_in, wait=False),
-            "engine_us": median_us(lambda: engine.build(*tensors)),
-            "engine_enqueue_us": median_us(lambda: engine.build(*tensors), wait=False),
-        }
+        def theirs() -> Any:
+            return reference.build_chunked_prefill_metadata_arrays(*tensors)
+
+        ours = {"ours": drop_in, "engine": lambda: engine.build(*tensors)}
+        row: dict[str, Any] = {"name": case["name"], "loops": drop_in().chunked_loop_num}
+        for name, us in medians_us(ours, wait=False).items():
+            row[f"{name}_enqueue_us"] = us
+        builds = dict(ours)
         try:
-            theirs = reference.build_chunked_prefill_metadata_arrays(*tensors)
-            if not same(drop_in(), theirs):
+            if not same(drop_in(), theirs()):
                 raise SystemExit(f"{case['name']} differs")
-            row["reference_us"] = median_us(
-                lambda: reference.build_chunked_prefill_metadata_arrays(*tensors), runs=30
-            )
+            builds["reference"] = theirs
         except (RuntimeError, ZeroDivisionError, ValueError) as error:
             row["reference_error"] = f"{type(error).__name__}: {error}"[:200]
+        for name, us in medians_us(builds).items():
+            row[f"{name}_us"] = us
         rows.append(row)
         theirs_us = row.get("reference_us")
         columns = [case["name"], f"{row['loops']:,}", f"{theirs_us:,.0f}" if theirs_us else "fails"]
