@@ -136,11 +136,10 @@ def main() -> None:
         def theirs() -> Any:
             return reference.build_chunked_prefill_metadata_arrays(*tensors)
 
-        ours = {"ours": drop_in, "engine": lambda: engine.build(*tensors)}
+        builds = {"ours": drop_in, "engine": lambda: engine.build(*tensors)}
         row: dict[str, Any] = {"name": case["name"], "loops": drop_in().chunked_loop_num}
-        for name, us in medians_us(ours, wait=False).items():
+        for name, us in medians_us(builds, wait=False).items():
             row[f"{name}_enqueue_us"] = us
-        builds = dict(ours)
         try:
             if not same(drop_in(), theirs()):
                 raise SystemExit(f"{case['name']} differs")
